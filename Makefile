@@ -1,0 +1,46 @@
+# Every target does its own set-up in .venv, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-slow lint types bench docs clean
+
+demo: $(VENV)/.core
+	$(BIN)/orbitset demo --overwrite
+
+test: lint types
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/mining.py
+
+docs: $(VENV)/.docs
+	$(BIN)/python docs/generate.py
+	$(BIN)/mkdocs build --quiet --strict
+
+clean:
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: orbitset needs Python 3.11 or later; try make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once, a minute or two)" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) torch
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: $(VENV)/.core
+	@$(PIP) -e '.[$*]'
+	@touch $@

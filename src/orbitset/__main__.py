@@ -1,0 +1,5 @@
+"""python -m orbitset"""
+
+from orbitset.cli import main
+
+main()

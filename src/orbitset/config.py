@@ -1,0 +1,123 @@
+"""Frozen dataclasses to and from JSON, and single fields set by dotted name: loss.margin=0.3."""
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+from orbitset.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Nested dictionaries of plain values, as they go to config.json."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return plain
+
+
+def from_dict(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
+    """The dataclass with these values; every unknown key or wrong type is an error that names it."""
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for key in values:
+        if key not in names:
+            raise _unknown(f"{prefix}{key}", [f"{prefix}{name}" for name in names])
+    return cls(**{k: _convert(hints[k], v, f"{prefix}{k}") for k, v in values.items()})
+
+
+def with_settings(config: T, settings: Iterable[str]) -> T:
+    """A copy with fields set from texts such as 'loss.margin=0.3'.
+
+    >>> from orbitset.losses import LossConfig
+    >>> with_settings(LossConfig(), ["margin=0.5"]).margin
+    0.5
+    """
+    values = to_dict(config)
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"setting {setting!r} has no '='; write it as name=value")
+        *path, last = name.strip().split(".")
+        place: Any = values
+        for part in (*path, last):
+            if not isinstance(place, dict) or part not in place:
+                raise _unknown(name, list(_leaves(values)))
+            parent, place = place, place[part]
+        if isinstance(place, dict):
+            inside = [leaf for leaf in _leaves(values) if leaf.startswith(f"{name}.")]
+            raise ConfigError(f"{name} is a group of settings; set one of {', '.join(inside)}")
+        parent[last] = _parse(text.strip())
+    return from_dict(type(config), values)
+
+
+def differences(a: Any, b: Any) -> list[str]:
+    """What differs between two configurations, as 'name: old → new'."""
+    left, right = dict(_leaves(to_dict(a)).items()), dict(_leaves(to_dict(b)).items())
+    return [f"{k}: {left[k]} → {right[k]}" for k in left if left[k] != right.get(k)]
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    return dict(_walk(values, prefix))
+
+
+def _walk(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _walk(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _parse(text: str) -> Any:
+    """JSON where it is JSON (numbers, true, null, [1, 2]), else the text itself; 8,16 is a list."""
+    for candidate in (text, f"[{text}]" if "," in text else text):
+        try:
+            return json.loads(candidate)
+        except json.JSONDecodeError:
+            continue
+    return text
+
+
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{name} is {value!r}; give a group of settings")
+        return from_dict(hint, value, f"{name}.")  # type: ignore[arg-type]
+    if origin is Literal:
+        if value not in args:
+            near = difflib.get_close_matches(str(value), map(str, args), n=1)
+            raise ConfigError(
+                f"{name} is {value!r}; choose one of {', '.join(map(str, args))}",
+                hint=f"did you mean {near[0]}?" if near else None,
+            )
+        return value
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return _convert(next(a for a in args if a is not type(None)), value, name)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{name} is {value!r}; give a list such as 16,32,64")
+        return tuple(_convert(args[0], item, name) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+        raise ConfigError(f"{name} is {value!r}; give {kinds[hint]}")
+    return value
+
+
+def _unknown(name: str, known: list[str]) -> ConfigError:
+    ends = {leaf.rsplit(".", 1)[-1]: leaf for leaf in reversed(known)}
+    near = difflib.get_close_matches(name, known, n=1) or [
+        ends[end] for end in difflib.get_close_matches(name.rsplit(".", 1)[-1], ends, n=1)
+    ]
+    return ConfigError(
+        f"there is no setting {name!r}",
+        hint=f"did you mean {near[0]}?" if near else f"settings are {', '.join(known)}",
+    )

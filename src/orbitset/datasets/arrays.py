@@ -1,0 +1,83 @@
+"""A user's own images in one array file: .npy of images, or .npz with `images` and perhaps `labels`."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from orbitset.datasets.images import ImageSet, Splits
+from orbitset.errors import DataError
+from orbitset.seeds import stream
+
+
+def load_array(path: Path) -> ImageSet:
+    """Images as uint8, or as floats in [0, 1]; (N, H, W), (N, C, H, W) or (N, H, W, C)."""
+    arrays = _read(path)
+    if "images" not in arrays:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise DataError(
+            f"{path} holds {found}; it needs an array named images, and may have labels"
+        )
+    images = _as_uint8(path, arrays["images"])
+    if images.ndim == 3:
+        images = images[:, None]
+    if images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
+        raise DataError(
+            f"images in {path} have shape {arrays['images'].shape}; "
+            "give (N, H, W), (N, C, H, W) or (N, H, W, C) with 1 or 3 channels"
+        )
+    labels = _as_labels(path, arrays.get("labels"), len(images))
+    return ImageSet(
+        torch.from_numpy(np.ascontiguousarray(images)),
+        None if labels is None else torch.from_numpy(labels),
+    )
+
+
+def split(images: ImageSet, *, seed: int = 0) -> Splits:
+    """Six tenths to train, two to label from, two to test, at random."""
+    if len(images) < 10:
+        raise DataError(f"there are {len(images)} images; at least 10 are needed to train and test")
+    shuffled = images[torch.randperm(len(images), generator=stream("split", seed))]
+    first, second = len(images) * 6 // 10, len(images) * 8 // 10
+    return Splits(shuffled[:first], shuffled[first:second], shuffled[second:])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        return {"images": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as .npy or .npz: {error}") from None
+
+
+def _as_uint8(path: Path, images: np.ndarray) -> np.ndarray:
+    if images.dtype == np.uint8:
+        return images
+    if not np.issubdtype(images.dtype, np.floating):
+        raise DataError(
+            f"images in {path} have dtype {images.dtype}; give uint8, or floats between 0 and 1"
+        )
+    if not np.isfinite(images).all():
+        row = int(np.argwhere(~np.isfinite(images))[0][0])
+        raise DataError(f"image {row} in {path} holds NaN or infinity; give floats between 0 and 1")
+    if images.size and (images.min() < 0 or images.max() > 1):
+        raise DataError(
+            f"images in {path} lie between {images.min():g} and {images.max():g}; "
+            "give uint8, or floats between 0 and 1"
+        )
+    return (images * 255).round().astype(np.uint8)
+
+
+def _as_labels(path: Path, labels: np.ndarray | None, num: int) -> np.ndarray | None:
+    if labels is None:
+        return None
+    if labels.shape != (num,) or not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(
+            f"labels in {path} have shape {labels.shape} and dtype {labels.dtype}; "
+            f"give {num} integers, one per image"
+        )
+    return labels.astype(np.int64)

@@ -1,0 +1,33 @@
+"""What every data set gives: images with labels where known, and a split into three parts."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images as uint8 (N, C, H, W) and, where known, int64 class labels (N,)."""
+
+    images: Tensor
+    labels: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: Tensor | slice) -> "ImageSet":
+        return ImageSet(self.images[rows], None if self.labels is None else self.labels[rows])
+
+    def to(self, device: torch.device | str) -> "ImageSet":
+        labels = None if self.labels is None else self.labels.to(device)
+        return ImageSet(self.images.to(device), labels)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Orbits are learned from `train`, labelled examples drawn from `validation`, queries from `test`."""
+
+    train: ImageSet
+    validation: ImageSet
+    test: ImageSet

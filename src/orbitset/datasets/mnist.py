@@ -1,0 +1,133 @@
+"""MNIST from its four idx files, plain or gzipped, checked and split 50,000 / 10,000 / 10,000.
+
+The last 10,000 of the 60,000 training digits are the validation part.
+"""
+
+import gzip
+import hashlib
+import os
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from orbitset.datasets.images import ImageSet, Splits
+from orbitset.errors import DataError
+
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+SHA256 = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+"""Checksums of the files once unzipped, so that one table serves both forms."""
+
+
+def data_root() -> Path:
+    """The folder that holds data sets: $ORBITSET_DATA, or a cache folder of the user's."""
+    if root := os.environ.get("ORBITSET_DATA"):
+        return Path(root)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orbitset"
+
+
+def load_mnist(
+    folder: Path | None = None, *, download: bool = True, mirrors: Sequence[str] = MIRRORS
+) -> Splits:
+    """MNIST from the folder (by default `mnist` under the data root), fetched first where absent."""
+    folder = folder or data_root() / "mnist"
+    raw = {name: _verified(folder, name, download, mirrors) for name in SHA256}
+    train = ImageSet(
+        _parse_images(raw["train-images-idx3-ubyte"]), _parse_labels(raw["train-labels-idx1-ubyte"])
+    )
+    test = ImageSet(
+        _parse_images(raw["t10k-images-idx3-ubyte"]), _parse_labels(raw["t10k-labels-idx1-ubyte"])
+    )
+    return Splits(train=train[:50_000], validation=train[50_000:], test=test)
+
+
+def is_mnist_folder(folder: Path) -> bool:
+    """Whether any of the four files lies in the folder, in either form."""
+    return any(_find(folder, name) for name in SHA256)
+
+
+def _verified(folder: Path, name: str, download: bool, mirrors: Sequence[str]) -> bytes:
+    path = _find(folder, name)
+    if path is None:
+        if not download:
+            raise _missing(folder, name, "downloading was not asked for")
+        path = _fetch(folder, name, mirrors)
+    content = _read(path)
+    if (found := hashlib.sha256(content).hexdigest()) != SHA256[name]:
+        raise DataError(
+            f"{path} is damaged: its content has checksum {found[:12]}…, not {SHA256[name][:12]}…",
+            hint="delete the file and run again to fetch it anew, or replace it by the original",
+        )
+    return content
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+
+
+def _read(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(
+            f"{path} cannot be unzipped ({error}): it is truncated or damaged",
+            hint="delete the file and run again to fetch it anew, or replace it by the original",
+        ) from None
+
+
+def _fetch(folder: Path, name: str, mirrors: Sequence[str]) -> Path:
+    """Download into the folder from the first mirror whose file has the right checksum."""
+    reasons = []
+    for mirror in mirrors:
+        try:
+            with urllib.request.urlopen(f"{mirror}{name}.gz", timeout=30) as response:
+                zipped = response.read()
+            if hashlib.sha256(gzip.decompress(zipped)).hexdigest() != SHA256[name]:
+                reasons.append(f"{mirror}: wrong checksum")
+                continue
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            reasons.append(f"{mirror}: {reason}")
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"{name}.gz.part{os.getpid()}"
+        part.write_bytes(zipped)
+        path = folder / f"{name}.gz"
+        part.replace(path)
+        return path
+    raise _missing(folder, name, "; ".join(reasons) or "no mirror is known")
+
+
+def _missing(folder: Path, name: str, reason: str) -> DataError:
+    return DataError(
+        f"MNIST's {name} is not in {folder} and could not be downloaded ({reason})",
+        hint=f"put the four original files, {', '.join(f'{n}.gz' for n in SHA256)}, "
+        f"into {folder}, or set ORBITSET_DATA to a folder that holds them under mnist/",
+    )
+
+
+def _parse_images(raw: bytes) -> Tensor:
+    return _idx_payload(raw, 16).view(-1, 1, 28, 28)
+
+
+def _parse_labels(raw: bytes) -> Tensor:
+    return _idx_payload(raw, 8).long()
+
+
+def _idx_payload(raw: bytes, header: int) -> Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)[header:].clone()

@@ -1,0 +1,152 @@
+"""The discriminate-and-rectify encoder: encode an image, decode a code, rectify an image.
+
+Shapes: N images of C x S x S, D code entries.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from orbitset.encoders.pooling import Unpooling
+from orbitset.encoders.tied_decoder import TiedDecoder
+from orbitset.encoders.vgg import VGGEncoder
+from orbitset.errors import ConfigError
+
+CodeNorm = Literal["none", "batch", "unit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """The network; the paper's for MNIST by default."""
+
+    channels: tuple[int, ...] = (16, 32, 64, 128)
+    code_size: int = 1024
+    code_norm: CodeNorm = "none"
+    pool: int = 2
+    """Side of the pooling windows, 2 or 4; the stride is 2 either way."""
+    unpooling: Unpooling = "copy"
+
+    def __post_init__(self) -> None:
+        if not self.channels or min(self.channels) < 1:
+            raise ConfigError(
+                f"encoder.channels is {self.channels}; give one width per block, each ≥ 1"
+            )
+        if self.code_size < 1:
+            raise ConfigError(f"encoder.code_size is {self.code_size}; give at least 1")
+        if self.pool not in (2, 4):
+            raise ConfigError(f"encoder.pool is {self.pool}; choose 2 or 4")
+        if self.code_norm not in ("none", "batch", "unit"):
+            raise ConfigError(
+                f"encoder.code_norm is {self.code_norm!r}; choose 'none', 'batch' or 'unit'"
+            )
+        if self.unpooling not in ("copy", "corner", "switches"):
+            raise ConfigError(
+                f"encoder.unpooling is {self.unpooling!r}; choose 'copy', 'corner' or 'switches'"
+            )
+
+
+class RectifyingEncoder(nn.Module):
+    """The paper's encoder with its tied decoder.
+
+    >>> model = RectifyingEncoder(size_px=32, channels=(4, 8), code_size=16)
+    >>> images = torch.rand(3, 1, 32, 32)
+    >>> model.encode(images).shape, model.rectify(images).shape
+    (torch.Size([3, 16]), torch.Size([3, 1, 32, 32]))
+    """
+
+    def __init__(
+        self,
+        *,
+        in_channels: int = 1,
+        size_px: int = 64,
+        channels: tuple[int, ...] = (16, 32, 64, 128),
+        code_size: int = 1024,
+        code_norm: CodeNorm = "none",
+        pool: int = 2,
+        unpooling: Unpooling = "copy",
+    ) -> None:
+        super().__init__()
+        if size_px % (1 << len(channels)):
+            raise ConfigError(
+                f"images of {size_px} px cannot be halved {len(channels)} times; "
+                f"choose a canvas that is a multiple of {1 << len(channels)} px, or fewer channels"
+            )
+        self.in_channels, self.size_px, self.code_size = in_channels, size_px, code_size
+        self.encoder = VGGEncoder(
+            in_channels=in_channels,
+            size_px=size_px,
+            channels=channels,
+            code_size=code_size,
+            pool=pool,
+        )
+        self.code_norm = code_norm
+        self.batch_norm = nn.BatchNorm1d(code_size) if code_norm == "batch" else None
+        self.decoder = TiedDecoder(self.encoder, unpooling)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def encode(self, images_NCSS: Tensor) -> Tensor:
+        """Codes (N, D) in float32."""
+        return self._encode(images_NCSS, keep_switches=False)[0]
+
+    def decode(self, codes_ND: Tensor) -> Tensor:
+        """The image (N, C, S, S) each code stands for; not to be had from codes alone with switches."""
+        if self.decoder.unpooling == "switches":
+            raise ValueError(
+                "decode needs the pooling switches of the input, which codes do not hold; "
+                "call rectify(images), or choose unpooling 'copy' or 'corner'"
+            )
+        return self._decode(codes_ND, [])
+
+    def rectify(self, images_NCSS: Tensor) -> Tensor:
+        """What each image looks like in its canonical pose: decode(encode(images))."""
+        return self.forward(images_NCSS)[1]
+
+    def forward(self, images_NCSS: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes and rectified images in one go."""
+        keep = self.decoder.unpooling == "switches"
+        codes, switches = self._encode(images_NCSS, keep_switches=keep)
+        return codes, self._decode(codes, switches)
+
+    def _encode(self, images: Tensor, *, keep_switches: bool) -> tuple[Tensor, list[Tensor]]:
+        self._check(images)
+        images = images.contiguous(memory_format=torch.channels_last)
+        codes, switches = self.encoder(images, keep_switches=keep_switches)
+        codes = codes.float() if codes.dtype in (torch.bfloat16, torch.float16) else codes
+        if self.batch_norm is not None:
+            codes = self.batch_norm(codes)
+        elif self.code_norm == "unit":
+            codes = F.normalize(codes, dim=1)
+        return codes, switches
+
+    def _decode(self, codes: Tensor, switches: list[Tensor]) -> Tensor:
+        images: Tensor = self.decoder(codes, self.encoder, switches)
+        return images.float() if images.dtype in (torch.bfloat16, torch.float16) else images
+
+    def _check(self, images: Tensor) -> None:
+        expected = (self.in_channels, self.size_px, self.size_px)
+        if images.ndim != 4 or images.shape[1:] != expected:
+            raise ValueError(
+                f"images have shape {tuple(images.shape)}; this encoder takes "
+                f"(count, {', '.join(map(str, expected))})"
+            )
+        if not images.is_floating_point():
+            raise TypeError(
+                f"images have dtype {str(images.dtype).removeprefix('torch.')}; "
+                "give floats in [0, 1], for uint8 images.float() / 255"
+            )
+
+
+def build_encoder(config: EncoderConfig, *, in_channels: int, size_px: int) -> RectifyingEncoder:
+    """The network a configuration describes, for images of the given shape."""
+    return RectifyingEncoder(
+        in_channels=in_channels,
+        size_px=size_px,
+        channels=config.channels,
+        code_size=config.code_size,
+        code_norm=config.code_norm,
+        pool=config.pool,
+        unpooling=config.unpooling,
+    )

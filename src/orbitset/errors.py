@@ -1,0 +1,34 @@
+"""What can go wrong outside the caller's code, one class per kind.
+
+OrbitsetError
+├── ConfigError     a setting that is not accepted (also a ValueError); exit code 2
+├── DataError       missing, damaged or unusable images
+├── RunError        a run folder that cannot be used as asked; exit code 2
+└── TrainingError   training had to stop
+"""
+
+
+class OrbitsetError(Exception):
+    """An error with one sentence of what happened and, optionally, a hint of what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(OrbitsetError, ValueError):
+    exit_code = 2
+
+
+class DataError(OrbitsetError):
+    pass
+
+
+class RunError(OrbitsetError):
+    exit_code = 2
+
+
+class TrainingError(OrbitsetError):
+    pass

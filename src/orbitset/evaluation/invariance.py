@@ -1,0 +1,63 @@
+"""The paper's epsilon-invariance made visible: x ~ x' if and only if D(x, x') <= epsilon.
+
+*Invariance* is the fraction of pairs within an orbit with D <= epsilon, *selectivity* the fraction of
+pairs from two orbits with D > epsilon. An embedding fulfils the paper's definition where both are 1.
+
+Shapes: N codes of D entries, E values of epsilon.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_CHUNK_ENTRIES = 2**22
+
+
+@dataclass(frozen=True)
+class InvarianceCurve:
+    """Fractions (E,) in float64 for each epsilon; NaN where there is no such pair."""
+
+    epsilons: Tensor
+    invariance: Tensor
+    selectivity: Tensor
+    num_within: int
+    num_across: int
+
+
+def invariance_curve(codes_ND: Tensor, orbit_N: Tensor, epsilons_E: Tensor) -> InvarianceCurve:
+    """Count over all unordered pairs of codes, in float64 and bounded memory.
+
+    >>> codes, orbits = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([0, 0, 1])
+    >>> curve = invariance_curve(codes, orbits, torch.tensor([0.5, 1.0, 4.0]))
+    >>> curve.invariance.tolist(), curve.selectivity.tolist()
+    ([0.0, 1.0, 1.0], [1.0, 1.0, 0.5])
+    """
+    if orbit_N.shape != codes_ND.shape[:1]:
+        raise ValueError(
+            f"orbit_N has {len(orbit_N)} entries but codes_ND has {len(codes_ND)} rows; "
+            "pass one orbit id per code"
+        )
+    codes = codes_ND.double()
+    codes = codes - codes[:1]  # distances stay, rounding errors shrink, whole numbers stay exact
+    squares = codes.square().sum(1)
+    epsilons, order_E = epsilons_E.double().to(codes.device).sort()
+    counts = torch.zeros(2, len(epsilons) + 1, dtype=torch.int64, device=codes.device)
+    rows = max(1, _CHUNK_ENTRIES // max(1, len(codes)))
+    for chunk in torch.arange(len(codes), device=codes.device).split(rows):
+        distance = squares[chunk][:, None] + squares - 2 * codes[chunk] @ codes.T
+        later = torch.arange(len(codes), device=codes.device) > chunk[:, None]
+        same = orbit_N[chunk][:, None] == orbit_N
+        place = torch.searchsorted(epsilons, distance)
+        for row, chosen in enumerate((later & same, later & ~same)):
+            counts[row] += torch.bincount(place[chosen], minlength=len(epsilons) + 1)
+    within, across = counts.sum(1).tolist()
+    reached = counts.cumsum(1)[:, :-1].double()
+    back_E = order_E.argsort()
+    return InvarianceCurve(
+        epsilons=epsilons_E.double().cpu(),
+        invariance=(reached[0] / within)[back_E].cpu(),
+        selectivity=(1 - reached[1] / across)[back_E].cpu(),
+        num_within=within,
+        num_across=across,
+    )

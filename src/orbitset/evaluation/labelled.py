@@ -1,0 +1,72 @@
+"""Codes with labels, and draws of a few labelled examples per class from them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from orbitset.seeds import stream
+
+Metric = Literal["euclidean", "cosine"]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Codes (N, D) with class labels (N,) and, where known, the orbit each belongs to."""
+
+    codes: Tensor
+    labels: Tensor
+    orbits: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.codes.ndim != 2 or self.labels.shape != self.codes.shape[:1]:
+            raise ValueError(
+                f"codes have shape {tuple(self.codes.shape)} and labels {tuple(self.labels.shape)}; "
+                "pass N x D codes and one label per code"
+            )
+        if self.orbits is not None and self.orbits.shape != self.labels.shape:
+            raise ValueError(
+                f"orbits have {len(self.orbits)} entries but there are {len(self.codes)} codes; "
+                "pass one orbit id per code"
+            )
+        if not self.codes.isfinite().all():
+            row = int((~self.codes.isfinite()).any(1).nonzero()[0])
+            raise ValueError(f"code {row} holds NaN or infinity; evaluate finite codes only")
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def prepared(self, metric: Metric) -> Tensor:
+        """Codes whose Euclidean distances order pairs as the metric does."""
+        if metric not in ("euclidean", "cosine"):
+            raise ValueError(f"metric is {metric!r}; choose 'euclidean' or 'cosine'")
+        return self.codes if metric == "euclidean" else F.normalize(self.codes, dim=1)
+
+
+def draw_labelled_sets(labels_N: Tensor, *, shots: int, draws: int, seed: int = 0) -> Tensor:
+    """Rows of `draws` labelled sets, (draws, classes * shots): `shots` different rows of every class.
+
+    >>> draw_labelled_sets(torch.tensor([3, 3, 5]), shots=1, draws=4).shape
+    torch.Size([4, 2])
+    """
+    classes, counts = labels_N.unique(return_counts=True)
+    if len(classes) == 0:
+        raise ValueError("there is nothing to draw labelled examples from")
+    if counts.min() < shots or shots < 1:
+        scarce = classes[counts.argmin()]
+        raise ValueError(
+            f"shots is {shots} but class {int(scarce)} has {int(counts.min())} examples; "
+            f"give 1 to {int(counts.min())}"
+        )
+    generator = stream("labelled sets", seed, shots)
+    columns = []
+    for label in classes:
+        rows = (labels_N == label).nonzero().squeeze(1).cpu()
+        if shots == 1:
+            columns.append(rows[torch.randint(len(rows), (draws, 1), generator=generator)])
+        else:
+            keys = torch.rand(draws, len(rows), generator=generator)
+            columns.append(rows[keys.topk(shots, dim=1).indices])
+    return torch.cat(columns, 1).to(labels_N.device)

@@ -1,0 +1,59 @@
+"""One experiment, described whole: what config.json holds."""
+
+from dataclasses import dataclass, field
+
+from orbitset.encoders.rectifying import EncoderConfig
+from orbitset.errors import ConfigError
+from orbitset.losses.methods import LossConfig, Method
+from orbitset.orbits.computed import OrbitConfig
+from orbitset.training.fit import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """The one-shot task: labelled examples from validation images, queries from test images."""
+
+    test_images: int = 25_000
+    draws: int = 100
+    seed: int = 0
+    """Of test members and labelled sets: the same for every method and every training seed."""
+    tsne_points: int = 1_000
+
+    def __post_init__(self) -> None:
+        for name in ("test_images", "draws"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"evaluation.{name} is {getattr(self, name)}; give at least 1")
+        if self.tsne_points != 0 and self.tsne_points < 50:
+            raise ConfigError(
+                f"evaluation.tsne_points is {self.tsne_points}; give 0 for none, or at least 50"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+    """One method trained once on computed orbits and evaluated by one-shot recognition."""
+
+    name: str
+    data: str
+    """mnist, digits, or the path of images"""
+    method: Method = "OJ"
+    seed: int = 0
+    orbits: OrbitConfig = field(default_factory=OrbitConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluation: EvalConfig = field(default_factory=EvalConfig)
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; give at least 0")
+        if self.method in ("OJ", "OT") and self.orbits.members_per_batch < 2:
+            raise ConfigError(
+                f"orbits.members_per_batch is {self.orbits.members_per_batch}, but {self.method} compares "
+                "members of one orbit; give at least 2"
+            )
+        if self.method in ("OJ", "OT", "ST") and self.orbits.orbits_per_batch < 2:
+            raise ConfigError(
+                f"orbits.orbits_per_batch is {self.orbits.orbits_per_batch}, but {self.method} compares "
+                "orbits: a batch with one orbit has no negatives; give at least 2"
+            )

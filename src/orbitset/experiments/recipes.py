@@ -1,0 +1,82 @@
+"""Complete configurations by name. A recipe is a function of the method; numbers are changed by --set."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import replace
+
+from orbitset.encoders.rectifying import CodeNorm, EncoderConfig
+from orbitset.errors import ConfigError
+from orbitset.experiments.config import EvalConfig, ExperimentConfig
+from orbitset.losses.methods import LossConfig, Method
+from orbitset.orbits.affine import AffineRanges
+from orbitset.orbits.computed import OrbitConfig
+from orbitset.training.fit import TrainConfig
+
+
+def affine_mnist(method: Method = "OJ") -> ExperimentConfig:
+    """The paper's affine MNIST: 50,000 orbits of 33, a 64-pixel canvas, batches of 256."""
+    return ExperimentConfig(
+        name="affine-mnist",
+        data="mnist",
+        method=method,
+        encoder=EncoderConfig(code_norm=_code_norm(method)),
+        loss=LossConfig(discriminate_weight=100.0),
+        train=TrainConfig(evaluations=4),
+    )
+
+
+def affine_digits(method: Method = "OJ") -> ExperimentConfig:
+    """The same on the embedded digits, sized for two CPU cores."""
+    return ExperimentConfig(
+        name="affine-digits",
+        data="digits",
+        method=method,
+        orbits=OrbitConfig(
+            canvas_px=32,
+            orbits_per_batch=16,
+            affine=AffineRanges(translation_px=round(15 / 28 * 16, 2)),
+        ),
+        encoder=EncoderConfig(
+            channels=(8, 16, 32, 64), code_size=128, code_norm=_code_norm(method)
+        ),
+        loss=LossConfig(discriminate_weight=100.0),
+        train=TrainConfig(epochs=8, learning_rate=5e-3, evaluations=8),
+        evaluation=EvalConfig(test_images=3_000),
+    )
+
+
+def affine_images(
+    path: str, size_px: int, num_train: int, method: Method = "OJ"
+) -> ExperimentConfig:
+    """Affine orbits of a user's own images, in the paper's proportions to their size."""
+    canvas_px = -(-round(size_px * 64 / 28) // 16) * 16
+    base = affine_mnist(method)
+    orbits = replace(
+        base.orbits,
+        canvas_px=canvas_px,
+        orbits_per_batch=min(base.orbits.orbits_per_batch, num_train),
+        affine=AffineRanges(translation_px=round(15 / 28 * size_px, 2)),
+    )
+    return replace(base, name="affine-images", data=path, orbits=orbits)
+
+
+RECIPES: dict[str, Callable[[Method], ExperimentConfig]] = {
+    "affine-mnist": affine_mnist,
+    "affine-digits": affine_digits,
+}
+
+
+def recipe(name: str, method: Method) -> ExperimentConfig:
+    """The recipe of that name, or an error that names the nearest."""
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, n=1)
+        raise ConfigError(
+            f"{name!r} is neither a path nor a recipe; recipes are {', '.join(RECIPES)}",
+            hint=f"did you mean {near[0]}?" if near else None,
+        )
+    return RECIPES[name](method)
+
+
+def _code_norm(method: Method) -> CodeNorm:
+    """Distances with a margin need codes of a known length; the others learn their own scale."""
+    return "unit" if method in ("OJ", "OT", "ST") else "batch"

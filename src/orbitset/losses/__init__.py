@@ -1,0 +1,40 @@
+"""What is asked: losses and mining as pure functions on tensors, and thin objects over them."""
+
+from orbitset.losses.distances import distance_matrix, paired_distances
+from orbitset.losses.exemplar import exemplar_loss
+from orbitset.losses.joint import JointLoss, orbit_joint_loss, reconstruction_loss
+from orbitset.losses.methods import (
+    Autoencoder,
+    Exemplar,
+    LossConfig,
+    OrbitJoint,
+    SupervisedTriplet,
+    build_loss,
+    objective,
+    parse_method,
+)
+from orbitset.losses.mining import Mined, Triplets, mine
+from orbitset.losses.triplet import TripletLoss, TripletMiner, triplet_loss
+
+__all__ = [
+    "Autoencoder",
+    "Exemplar",
+    "JointLoss",
+    "LossConfig",
+    "Mined",
+    "OrbitJoint",
+    "SupervisedTriplet",
+    "TripletLoss",
+    "TripletMiner",
+    "Triplets",
+    "build_loss",
+    "distance_matrix",
+    "exemplar_loss",
+    "mine",
+    "objective",
+    "orbit_joint_loss",
+    "paired_distances",
+    "parse_method",
+    "reconstruction_loss",
+    "triplet_loss",
+]

@@ -1,0 +1,15 @@
+"""The exemplar loss: every orbit is a class of its own, with a classifier learned beside the codes."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def exemplar_loss(codes_ND: Tensor, orbit_N: Tensor, weight_CD: Tensor, bias_C: Tensor) -> Tensor:
+    """Softmax cross-entropy of a linear classifier with one class per orbit.   [paper, eq. exemplar]
+
+    >>> import torch
+    >>> loss = exemplar_loss(torch.zeros(2, 3), torch.tensor([0, 1]), torch.zeros(4, 3), torch.zeros(4))
+    >>> round(loss.exp().item(), 4)
+    4.0
+    """
+    return F.cross_entropy(F.linear(codes_ND, weight_CD, bias_C), orbit_N)

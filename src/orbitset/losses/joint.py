@@ -1,0 +1,80 @@
+"""The orbit joint loss, the paper's equation, and its reconstruction term alone.
+
+Shapes: N codes of k entries, N images of d pixel values.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from orbitset.losses.triplet import Reduction, triplet_loss
+
+Scale = Literal["as-printed", "own-dimension"]
+
+
+class JointLoss(NamedTuple):
+    """The loss and the two weighted terms it is the sum of."""
+
+    total: Tensor
+    discriminate: Tensor
+    rectify: Tensor
+
+
+def reconstruction_loss(
+    images: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
+) -> Tensor:
+    """Squared norm of the difference of each image to its target; then the mean or sum over images.
+
+    With canonical images as targets this is the rectify term [paper, eq. orbit_loss, L_e]; with the
+    inputs themselves, the autoencoder.
+
+    >>> reconstruction_loss(torch.ones(5, 1, 2, 2), torch.zeros(5, 1, 2, 2)).item()
+    4.0
+    """
+    if images.shape != targets.shape:
+        raise ValueError(
+            f"images have shape {tuple(images.shape)} but targets {tuple(targets.shape)}; "
+            "give one target of the same size per image"
+        )
+    squares_N = (images - targets).square().flatten(1).sum(1)
+    return squares_N.mean() if reduction == "mean" else squares_N.sum()
+
+
+def orbit_joint_loss(
+    codes: Tensor,
+    rectified: Tensor,
+    canonical: Tensor,
+    triplets: tuple[Tensor, Tensor, Tensor],
+    *,
+    margin: float,
+    valid: Tensor | None = None,
+    discriminate_weight: float = 1.0,
+    rectify_weight: float = 1.0,
+    scale: Scale = "as-printed",
+    reduction: Reduction = "mean",
+) -> JointLoss:
+    """Mean or sum over x_i of lambda1/d L_t + lambda2/k L_e.   [paper, eq. orbit_loss]
+
+    The paper divides the term in code space by the number of pixels d and the term in pixel space by
+    the code size k; scale="own-dimension" swaps the two. With rectify_weight 0 it is the orbit triplet
+    loss, with discriminate_weight 0 the orbit encoder.
+
+    >>> codes, images = torch.randn(4, 8), torch.rand(4, 1, 6, 6)
+    >>> triplets = (torch.tensor([0]), torch.tensor([1]), torch.tensor([2]))
+    >>> loss = orbit_joint_loss(codes, images, images, triplets, margin=0.2)
+    >>> bool(loss.total == loss.discriminate), loss.rectify.item()
+    (True, 0.0)
+    """
+    discriminate_scale, rectify_scale = term_scales(codes, canonical, scale)
+    hinge = triplet_loss(codes, triplets, margin=margin, valid=valid, reduction=reduction)
+    error = reconstruction_loss(rectified, canonical, reduction=reduction)
+    discriminate = discriminate_weight * discriminate_scale * hinge
+    rectify = rectify_weight * rectify_scale * error
+    return JointLoss(torch.add(discriminate, rectify), discriminate, rectify)
+
+
+def term_scales(codes: Tensor, canonical: Tensor, scale: Scale) -> tuple[float, float]:
+    """What the discriminate and the rectify term are multiplied by: (1/d, 1/k) as printed, or swapped."""
+    by_pixels, by_code = 1 / canonical[0].numel(), 1 / codes.shape[1]
+    return (by_pixels, by_code) if scale == "as-printed" else (by_code, by_pixels)

@@ -1,0 +1,241 @@
+"""The paper's methods as objectives: what to ask of a batch once it has been encoded.
+
+An objective is called as objective(codes, batch, rectified) and gives named terms, of which `loss` is
+the one that is minimised; `rectified` is None unless `uses_rectified`. Any function of that form can be
+trained with: see `objective`.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor, nn
+
+from orbitset.errors import ConfigError
+from orbitset.losses.distances import distance_matrix
+from orbitset.losses.exemplar import exemplar_loss
+from orbitset.losses.joint import Scale, reconstruction_loss, term_scales
+from orbitset.losses.mining import Variant, check_variant, mine
+from orbitset.losses.triplet import Reduction, mean_by_anchor, triplet_hinges
+
+Method = Literal["OJ", "OT", "OE", "ST", "EX", "AE"]
+METHOD_NAMES: dict[Method, str] = {
+    "OJ": "orbit joint",
+    "OT": "orbit triplet",
+    "OE": "orbit encode",
+    "ST": "supervised triplet",
+    "EX": "exemplar",
+    "AE": "autoencoder",
+}
+Terms = Mapping[str, Tensor]
+
+
+class BatchLike(Protocol):
+    """What an objective may look at; `orbitset.orbits.Batch` is one."""
+
+    @property
+    def images(self) -> Tensor: ...
+    @property
+    def orbits(self) -> Tensor: ...
+    @property
+    def canonical(self) -> Tensor: ...
+    @property
+    def labels(self) -> Tensor | None: ...
+    @property
+    def max_members(self) -> int: ...
+
+
+class OrbitJoint(nn.Module):
+    """OJ: discriminate and rectify. With rectify_weight 0 it is OT, with discriminate_weight 0 it is OE.
+
+    A term of weight 0 is not computed. `active` is the fraction of triplets inside the margin.
+    """
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.2,
+        discriminate_weight: float = 1.0,
+        rectify_weight: float = 1.0,
+        scale: Scale = "as-printed",
+        reduction: Reduction = "mean",
+        mining: Variant = "semihard-else-farthest",
+    ) -> None:
+        super().__init__()
+        if discriminate_weight == rectify_weight == 0:
+            raise ConfigError("both weights are 0; give at least one of the two terms a weight")
+        check_variant(mining)
+        self.margin, self.mining = margin, mining
+        self.discriminate_weight, self.rectify_weight = discriminate_weight, rectify_weight
+        self.scale, self.reduction = scale, reduction
+        self.uses_rectified = rectify_weight != 0
+
+    def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
+        discriminate_scale, rectify_scale = term_scales(codes, batch.canonical, self.scale)
+        terms = {}
+        if self.discriminate_weight:
+            hinge, terms["active"] = _mined_hinge(self, codes, batch.orbits, batch.max_members)
+            terms["discriminate"] = self.discriminate_weight * discriminate_scale * hinge
+        if rectified is not None:
+            error = reconstruction_loss(rectified, batch.canonical, reduction=self.reduction)
+            terms["rectify"] = self.rectify_weight * rectify_scale * error
+        return {"loss": _sum_of(terms, "discriminate", "rectify"), **terms}
+
+
+class SupervisedTriplet(nn.Module):
+    """ST: the triplet term with classes in place of orbits."""
+
+    uses_rectified = False
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.2,
+        reduction: Reduction = "mean",
+        mining: Variant = "semihard-else-farthest",
+    ) -> None:
+        super().__init__()
+        check_variant(mining)
+        self.margin, self.reduction, self.mining = margin, reduction, mining
+
+    def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
+        if batch.labels is None:
+            raise ConfigError("ST learns from class labels, and these images have none")
+        hinge, active = _mined_hinge(self, codes, batch.labels, None)
+        return {"loss": hinge, "discriminate": hinge, "active": active}
+
+
+class Exemplar(nn.Module):
+    """EX: one class per orbit, told apart by a linear classifier that is learned and then thrown away."""
+
+    uses_rectified = False
+
+    def __init__(self, *, code_size: int, num_orbits: int) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(code_size, num_orbits)
+
+    def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
+        loss = exemplar_loss(codes, batch.orbits, self.classifier.weight, self.classifier.bias)
+        return {"loss": loss, "classify": loss}
+
+
+class Autoencoder(nn.Module):
+    """AE: give back the input."""
+
+    uses_rectified = True
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
+        assert rectified is not None
+        loss = reconstruction_loss(rectified, batch.images, reduction=self.reduction)
+        return {"loss": loss, "reconstruct": loss}
+
+
+class _Function(nn.Module):
+    def __init__(self, function: Callable[..., Terms], uses_rectified: bool) -> None:
+        super().__init__()
+        self.function, self.uses_rectified = function, uses_rectified
+
+    def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
+        return self.function(codes, batch, rectified)
+
+
+def objective(*, uses_rectified: bool = False) -> Callable[[Callable[..., Terms]], nn.Module]:
+    """Make an objective of a function of (codes, batch, rectified) that gives {"loss": …}.
+
+    >>> @objective()
+    ... def spread_out(codes, batch, rectified):
+    ...     return {"loss": -codes.var(0).sum()}
+    """
+    return lambda function: _Function(function, uses_rectified)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """The objective's numbers; which of them a method uses is said by its class."""
+
+    margin: float = 0.2
+    discriminate_weight: float = 1.0
+    """lambda1 of the paper"""
+    rectify_weight: float = 1.0
+    """lambda2 of the paper"""
+    scale: Scale = "as-printed"
+    reduction: Reduction = "mean"
+    mining: Variant = "semihard-else-farthest"
+
+    def __post_init__(self) -> None:
+        if not self.margin > 0:
+            raise ConfigError(f"loss.margin is {self.margin}; give a number above 0")
+        for name in ("discriminate_weight", "rectify_weight"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(
+                    f"loss.{name} is {getattr(self, name)}; give a number above 0 "
+                    "(OT leaves the rectify term out, OE the discriminate term)"
+                )
+        for name, choices in (("scale", Scale), ("reduction", Reduction)):
+            if getattr(self, name) not in get_args(choices):
+                raise ConfigError(
+                    f"loss.{name} is {getattr(self, name)!r}; choose {' or '.join(get_args(choices))}"
+                )
+        check_variant(self.mining)
+
+
+def parse_method(name: str) -> Method:
+    """The method of that name, whatever its case.
+
+    >>> parse_method("oj")
+    'OJ'
+    """
+    for method in get_args(Method):
+        if name.upper() == method:
+            return method  # type: ignore[no-any-return]
+    near = difflib.get_close_matches(name.upper(), get_args(Method), n=1, cutoff=0.5)
+    raise ConfigError(
+        f"method {name!r} is not known; choose one of {', '.join(get_args(Method))}",
+        hint=f"did you mean {near[0]}?" if near else None,
+    )
+
+
+def build_loss(method: Method, config: LossConfig, *, code_size: int, num_orbits: int) -> nn.Module:
+    """The objective a method and its numbers describe."""
+    match method:
+        case "OJ" | "OT" | "OE":
+            return OrbitJoint(
+                margin=config.margin,
+                discriminate_weight=0 if method == "OE" else config.discriminate_weight,
+                rectify_weight=0 if method == "OT" else config.rectify_weight,
+                scale=config.scale,
+                reduction=config.reduction,
+                mining=config.mining,
+            )
+        case "ST":
+            return SupervisedTriplet(
+                margin=config.margin, reduction=config.reduction, mining=config.mining
+            )
+        case "EX":
+            return Exemplar(code_size=code_size, num_orbits=num_orbits)
+        case "AE":
+            return Autoencoder(reduction=config.reduction)
+
+
+def _mined_hinge(
+    loss: OrbitJoint | SupervisedTriplet, codes: Tensor, groups: Tensor, max_members: int | None
+) -> tuple[Tensor, Tensor]:
+    """The triplet loss with triplets mined from the codes, and the fraction of them inside the margin."""
+    with torch.no_grad():
+        distances = distance_matrix(codes)
+        triplets, valid = mine(
+            distances, groups, loss.mining, margin=loss.margin, max_members=max_members
+        )
+    hinges = triplet_hinges(codes, triplets, margin=loss.margin)
+    active = ((hinges.detach() > 0) & valid).sum() / valid.sum().clamp(min=1)
+    return mean_by_anchor(hinges, triplets.anchor, valid, len(codes), loss.reduction), active
+
+
+def _sum_of(terms: Mapping[str, Tensor], *names: str) -> Tensor:
+    return torch.stack([terms[name] for name in names if name in terms]).sum()

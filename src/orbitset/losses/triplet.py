@@ -1,0 +1,112 @@
+"""The discriminate term: a member of the same orbit should be closer than any of another orbit.
+
+Shapes: N codes of D entries, T triplets.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from orbitset.losses.distances import distance_matrix, paired_distances
+from orbitset.losses.mining import Triplets, Variant, check_variant, mine
+
+Reduction = Literal["mean", "sum"]
+
+
+def triplet_loss(
+    codes_ND: Tensor,
+    triplets: tuple[Tensor, Tensor, Tensor],
+    *,
+    margin: float,
+    valid: Tensor | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """For each anchor the mean hinge over its triplets, zeros included; then the mean or sum over anchors.
+
+    For each (a, p, q): max(0, margin + |c_a - c_p|^2 - |c_a - c_q|^2).   [paper, eq. orbit_loss, L_t]
+    Every code counts as an anchor, one without triplets with 0; a batch without any gives 0 that still
+    carries a gradient.
+
+    >>> codes = torch.tensor([[0.0], [1.0], [1.5]])
+    >>> triplet = (torch.tensor([0]), torch.tensor([1]), torch.tensor([2]))
+    >>> triplet_loss(codes, triplet, margin=2.0, reduction="sum").item()
+    0.75
+    """
+    hinge_T = triplet_hinges(codes_ND, triplets, margin=margin)
+    return mean_by_anchor(hinge_T, triplets[0], valid, len(codes_ND), reduction)
+
+
+def triplet_hinges(
+    codes_ND: Tensor, triplets: tuple[Tensor, Tensor, Tensor], *, margin: float
+) -> Tensor:
+    """The hinge of each triplet, (T,)."""
+    anchor_T, positive_T, negative_T = triplets
+    distances = paired_distances(
+        codes_ND, torch.cat([anchor_T, anchor_T]), torch.cat([positive_T, negative_T])
+    )
+    ap_T, an_T = distances[: len(anchor_T)], distances[len(anchor_T) :]
+    return (ap_T - an_T + margin).clamp(min=0)
+
+
+def mean_by_anchor(
+    value_T: Tensor, anchor_T: Tensor, valid: Tensor | None, num: int, reduction: Reduction
+) -> Tensor:
+    """The mean of the valid values of each anchor, then the mean or sum over all `num` anchors."""
+    if valid is None:
+        valid = torch.ones_like(anchor_T, dtype=torch.bool)
+    count_N = torch.zeros(num, dtype=torch.int64, device=anchor_T.device)
+    count_N.index_put_((anchor_T,), valid.long(), accumulate=True)
+    share_T = valid.to(value_T.dtype) / count_N[anchor_T].clamp(min=1)
+    total = (torch.where(valid, value_T, 0) * share_T).sum()
+    return total / max(1, num) if reduction == "mean" else total
+
+
+class TripletLoss(nn.Module):
+    """`triplet_loss` with its mining, called as loss(codes, orbits) or loss(codes, orbits, triplets).
+
+    The triplets may come from any miner that gives (anchor, positive, negative) rows.
+
+    >>> codes = torch.randn(6, 4, requires_grad=True)
+    >>> TripletLoss(margin=0.5)(codes, torch.tensor([0, 0, 1, 1, 2, 2])).backward()
+    """
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.2,
+        mining: Variant = "semihard-else-farthest",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__()
+        check_variant(mining)
+        self.margin, self.mining, self.reduction = margin, mining, reduction
+
+    def forward(
+        self,
+        codes_ND: Tensor,
+        orbit_N: Tensor,
+        triplets: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        valid = None
+        if triplets is None:
+            triplets, valid = mine(
+                distance_matrix(codes_ND.detach()), orbit_N, self.mining, margin=self.margin
+            )
+        return triplet_loss(
+            codes_ND, triplets, margin=self.margin, valid=valid, reduction=self.reduction
+        )
+
+
+class TripletMiner(nn.Module):
+    """`mine` on codes, called as miner(codes, orbits): its triplets fit pytorch-metric-learning's losses."""
+
+    def __init__(self, variant: Variant = "semihard-else-farthest", *, margin: float = 0.2) -> None:
+        super().__init__()
+        check_variant(variant)
+        self.variant, self.margin = variant, margin
+
+    @torch.no_grad()
+    def forward(self, codes_ND: Tensor, orbit_N: Tensor) -> Triplets:
+        mined = mine(distance_matrix(codes_ND), orbit_N, self.variant, margin=self.margin)
+        return mined.compact()

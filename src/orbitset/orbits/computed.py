@@ -1,0 +1,131 @@
+"""Orbits computed from single images: each image is the canonical member of an orbit of its own.
+
+*Fixed* orbits have a finite list of members, kept as parameters and never as pixels; *fresh* orbits
+are drawn anew each time they are looked at. Both depend on the seed alone, not on the device.
+
+Shapes: N orbits, M members per orbit, B images asked for, C x S x S canvas.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from orbitset.errors import ConfigError, DataError
+from orbitset.orbits.affine import IDENTITY, AffineRanges, sample_affine, warp
+from orbitset.seeds import stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrbitConfig:
+    """Which orbits are made from the images, and how they are batched."""
+
+    mode: Literal["fixed", "fresh"] = "fixed"
+    members: int = 33
+    """Members per orbit, the canonical one included; an epoch shows each once."""
+    canvas_px: int = 64
+    orbits_per_batch: int = 64
+    members_per_batch: int = 4
+    affine: AffineRanges = field(default_factory=AffineRanges)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("fixed", "fresh"):
+            raise ConfigError(f"orbits.mode is {self.mode!r}; choose 'fixed' or 'fresh'")
+        if self.members < 1:
+            raise ConfigError(f"orbits.members is {self.members}; give at least 1")
+        if not 1 <= self.members_per_batch <= self.members:
+            raise ConfigError(
+                f"orbits.members_per_batch is {self.members_per_batch}; "
+                f"give 1 to {self.members}, the members an orbit has"
+            )
+        if self.orbits_per_batch < 1:
+            raise ConfigError(
+                f"orbits.orbits_per_batch is {self.orbits_per_batch}; give at least 1"
+            )
+        if self.canvas_px < 2:
+            raise ConfigError(f"orbits.canvas_px is {self.canvas_px}; give at least 2")
+
+
+class AffineOrbits:
+    """One affine orbit per image. Images are kept as uint8 on the device they come on.
+
+    >>> images = torch.zeros(10, 1, 8, 8, dtype=torch.uint8)
+    >>> orbits = AffineOrbits(images, canvas_px=16, members=5)
+    >>> orbits.members(torch.tensor([3, 3, 7]), torch.tensor([0, 1, 4])).shape
+    torch.Size([3, 1, 16, 16])
+    """
+
+    def __init__(
+        self,
+        images_NCHW: Tensor,
+        labels_N: Tensor | None = None,
+        *,
+        canvas_px: int = 64,
+        members: int = 33,
+        ranges: AffineRanges | None = None,
+        mode: Literal["fixed", "fresh"] = "fixed",
+        seed: int = 0,
+    ) -> None:
+        check_images(images_NCHW, labels_N)
+        self.images_NCHW = images_NCHW
+        self.labels_N = labels_N
+        self.canvas_px = canvas_px
+        self.num_members = members
+        self.ranges = ranges or AffineRanges()
+        self.mode = mode
+        self.seed = seed
+        self._identity = torch.tensor(IDENTITY, device=images_NCHW.device)
+        if mode == "fixed":
+            params = sample_affine(len(self) * members, self.ranges, stream("orbits", seed))
+            params = params.view(len(self), members, 5)
+            params[:, 0] = torch.tensor(IDENTITY)
+            self.params_NM5: Tensor | None = params.to(self.device)
+        else:
+            self.params_NM5 = None
+
+    def __len__(self) -> int:
+        return len(self.images_NCHW)
+
+    @property
+    def device(self) -> torch.device:
+        return self.images_NCHW.device
+
+    def members(
+        self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The chosen member of each chosen orbit. Fresh orbits draw new ones from the generator instead."""
+        if self.params_NM5 is not None:
+            params_B5 = self.params_NM5[orbit_B, member_B]
+        elif generator is None:
+            raise ValueError("fresh orbits draw their members anew; pass a generator to draw from")
+        else:
+            params_B5 = sample_affine(len(orbit_B), self.ranges, generator).to(self.device)
+        return warp(self.images_NCHW[orbit_B], params_B5, self.canvas_px)
+
+    def canonical(self, orbit_B: Tensor) -> Tensor:
+        """The original image of each chosen orbit, unmoved in the middle of the canvas."""
+        params_B5 = self._identity.expand(len(orbit_B), 5)
+        return warp(self.images_NCHW[orbit_B], params_B5, self.canvas_px)
+
+
+def check_images(images_NCHW: Tensor, labels_N: Tensor | None = None) -> None:
+    """Refuse what cannot be a set of images: wrong shape or dtype, too few, labels of another length."""
+    if images_NCHW.ndim != 4 or images_NCHW.shape[1] not in (1, 3):
+        raise DataError(
+            f"images have shape {tuple(images_NCHW.shape)}; "
+            "give (count, channels, height, width) with 1 or 3 channels"
+        )
+    if images_NCHW.dtype != torch.uint8:
+        raise DataError(
+            f"images have dtype {str(images_NCHW.dtype).removeprefix('torch.')}; give uint8, 0 to 255"
+        )
+    if len(images_NCHW) < 2:
+        raise DataError(
+            f"there are {len(images_NCHW)} images; at least 2 are needed to compare any"
+        )
+    if labels_N is not None and labels_N.shape != images_NCHW.shape[:1]:
+        raise DataError(
+            f"labels have shape {tuple(labels_N.shape)} but there are {len(images_NCHW)} images; "
+            "give one label per image"
+        )

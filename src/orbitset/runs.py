@@ -1,0 +1,203 @@
+"""A run is a folder; everything shown anywhere is made from such folders.
+
+config.json        what was asked
+environment.json   versions, commit, device, seed, when
+metrics.jsonl      one line per evaluation; the same on every repetition, so no wall-clock times
+timing.jsonl       how long each stretch between evaluations took
+results.json       rows of figures: method, metric, mean, s.d., what was repeated and how often
+arrays.npz         t-SNE points, curves, uint8 images for the figures
+model.safetensors  the trained weights
+checkpoint/        the state to resume from
+figures/, report.html
+"""
+
+import datetime
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orbitset.errors import RunError
+
+_ENTRIES = (
+    "metrics.jsonl",
+    "timing.jsonl",
+    "results.json",
+    "arrays.npz",
+    "model.safetensors",
+    "checkpoint",
+    "figures",
+    "report.html",
+    "environment.json",
+    "config.json",
+)
+
+
+class Run:
+    """Paths of a run folder, and reading and writing that survives being killed at any moment."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def exists(self) -> bool:
+        return (self / "config.json").is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        return (self / "results.json").is_file()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self / "checkpoint" / "latest.safetensors"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        config: dict[str, Any] = self.read_json("config.json")
+        return config
+
+    def create(self, config: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Start the folder; what an earlier run left there is only removed when that was asked for."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file; choose another folder with --out")
+        if self.exists:
+            if not overwrite:
+                raise RunError(
+                    f"{self.path} already holds a run",
+                    hint="add --resume to go on with it, --overwrite to start anew, "
+                    "or --out to use another folder",
+                )
+            self._clear()
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise RunError(
+                f"{self.path} is not empty and holds no run; choose another folder with --out"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.write_json("config.json", config)
+
+    def require(self) -> "Run":
+        """This run, or an error that says how to make one."""
+        if not self.exists:
+            raise RunError(
+                f"there is no run folder at {self.path}",
+                hint=f"start one with: orbitset train affine-digits --out {self.path}",
+            )
+        return self
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self / name).read_text())
+        except FileNotFoundError:
+            raise RunError(
+                f"{self.path} has no {name}: the run is not finished",
+                hint="go on with it: orbitset train --resume --out " + str(self.path),
+            ) from None
+        except (ValueError, UnicodeDecodeError) as error:
+            raise RunError(f"{self / name} is damaged: {error}") from None
+
+    def write_json(self, name: str, content: Any) -> None:
+        write_atomically(self / name, (json.dumps(content, indent=2) + "\n").encode())
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        with (self / name).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def records(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+        """The complete lines of a file of JSON lines; a last one cut off by a kill is left out."""
+        if not (self / name).is_file():
+            return []
+        lines = (self / name).read_text().split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def rewind(self, name: str, step: int) -> None:
+        """Drop the lines after a step: what was written after the checkpoint that is resumed from."""
+        kept = [record for record in self.records(name) if record["step"] <= step]
+        text = "".join(json.dumps(record) + "\n" for record in kept)
+        write_atomically(self / name, text.encode())
+
+    def _clear(self) -> None:
+        for name in _ENTRIES:
+            entry = self / name
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside and rename, so that a reader finds the old content or the new, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def describe_environment(*, device: str, seed: int) -> dict[str, Any]:
+    """Versions, commit, hardware, seed and command: what is needed to understand a figure later."""
+    import numpy
+    import sklearn
+    import torch
+
+    import orbitset
+
+    is_cuda = device.startswith("cuda")
+    return {
+        "command": shlex.join(["orbitset", *sys.argv[1:]]),
+        "commit": _commit(),
+        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seed": seed,
+        "device": torch.cuda.get_device_name(device) if is_cuda else _processor(),
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "versions": {
+            "python": platform.python_version(),
+            "orbitset": orbitset.__version__,
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "scikit-learn": sklearn.__version__,
+        },
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source that runs: from git, or from $ORBITSET_COMMIT where git is absent."""
+    if commit := os.environ.get("ORBITSET_COMMIT"):
+        return commit
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        known = subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True)
+        if known.returncode:
+            return None
+        described = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True
+        )
+        return described.stdout.strip() or None
+    except OSError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    return f"{model}, {os.cpu_count()} cores"

@@ -1,0 +1,6 @@
+"""How it is learned: `fit`, one readable loop, and what it stands on."""
+
+from orbitset.training.fit import TrainConfig, fit
+from orbitset.training.schedule import learning_rate
+
+__all__ = ["TrainConfig", "fit", "learning_rate"]

@@ -1,0 +1,86 @@
+"""One file that holds all a run needs to go on: model, objective, optimizer, step.
+
+It is written beside and renamed, so the previous checkpoint survives a full disk or a kill, and holds
+plain tensors and numbers, so that loading one runs no code.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from orbitset.errors import RunError, TrainingError
+from orbitset.runs import write_atomically
+
+
+def save_checkpoint(
+    path: Path,
+    *,
+    model: nn.Module,
+    loss: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: dict[str, Any],
+) -> None:
+    """Write everything, or leave what is there untouched and say so."""
+    tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
+    tensors |= {f"loss.{k}": v for k, v in loss.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{k}": v for k, v in state.items()}
+    metadata = {"progress": json.dumps(progress)}
+    try:
+        write_atomically(path, _to_bytes(tensors, metadata))
+    except OSError as error:
+        raise TrainingError(
+            f"the checkpoint at step {progress['step']} could not be written: {error.strerror}",
+            hint="the previous checkpoint is intact: make room, then run the same command with --resume"
+            if path.exists()
+            else "make room and start again",
+        ) from None
+
+
+def load_checkpoint(
+    path: Path, *, model: nn.Module, loss: nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """Put everything back and give the progress that was saved with it."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            progress: dict[str, Any] = json.loads(file.metadata()["progress"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise RunError(f"the checkpoint {path} cannot be read: {error}") from None
+    model.load_state_dict(_part(tensors, "model."))
+    loss.load_state_dict(_part(tensors, "loss."))
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in _part(tensors, "optimizer.").items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return progress
+
+
+def save_model(path: Path, model: nn.Module, metadata: dict[str, str]) -> None:
+    """The weights alone, for use after training."""
+    write_atomically(path, _to_bytes(model.state_dict(), metadata))
+
+
+def load_model(path: Path, model: nn.Module) -> None:
+    """Put saved weights into a model of the same shape."""
+    try:
+        model.load_state_dict(safetensors.torch.load_file(path))
+    except FileNotFoundError:
+        raise RunError(f"there are no weights at {path}: the run is not finished") from None
+    except (OSError, safetensors.SafetensorError, RuntimeError) as error:
+        raise RunError(f"the weights {path} cannot be loaded: {error}") from None
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+    plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    return safetensors.torch.save(plain, metadata)

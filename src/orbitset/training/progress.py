@@ -1,0 +1,116 @@
+"""Progress on stderr: a bar on a terminal, a line every few seconds elsewhere, or nothing."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+_LINE_EVERY_S = 10.0
+
+
+class Progress(Protocol):
+    """What `fit` tells of itself."""
+
+    def start(self, label: str, total: int, done: int) -> None: ...
+    def update(self, done: int, images: int, terms: Mapping[str, float]) -> None: ...
+    def note(self, message: str) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Silent:
+    """No progress."""
+
+    def start(self, label: str, total: int, done: int) -> None: ...
+    def update(self, done: int, images: int, terms: Mapping[str, float]) -> None: ...
+    def note(self, message: str) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Lines:
+    """A plain line now and then, for logs."""
+
+    def start(self, label: str, total: int, done: int) -> None:
+        self._label, self._total, self._first = label, total, done
+        self._started_at = self._shown_at = time.monotonic()
+        self._images = 0
+
+    def update(self, done: int, images: int, terms: Mapping[str, float]) -> None:
+        self._images += images
+        now = time.monotonic()
+        if now - self._shown_at < _LINE_EVERY_S and done < self._total:
+            return
+        self._shown_at = now
+        speed = self._images / max(1e-9, now - self._started_at)
+        left_s = (self._total - done) * (now - self._started_at) / max(1, done - self._first)
+        self.note(
+            f"{self._label}  {done}/{self._total}  {format_terms(terms)}  "
+            f"{speed:,.0f} images/s  {format_seconds(left_s)} left"
+        )
+
+    def note(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+
+    def stop(self) -> None: ...
+
+
+class Bar:
+    """A bar with loss terms, images/s and time left; drops what a narrow terminal has no room for."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+
+    def start(self, label: str, total: int, done: int) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        wide = self._console.width >= 90
+        speed = [TextColumn("{task.fields[speed]}")] if self._console.width >= 60 else []
+        terms = [TextColumn("{task.fields[terms]}", style="dim")] if wide else []
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None if wide else 12),
+            TextColumn("{task.percentage:>3.0f}%"),
+            *terms,
+            *speed,
+            TimeRemainingColumn(),
+            console=self._console,
+            expand=wide,
+        )
+        self._task = self._progress.add_task(label, total=total, completed=done, terms="", speed="")
+        self._started_at, self._images = time.monotonic(), 0
+        self._progress.start()
+
+    def update(self, done: int, images: int, terms: Mapping[str, float]) -> None:
+        self._images += images
+        speed = self._images / max(1e-9, time.monotonic() - self._started_at)
+        self._progress.update(
+            self._task, completed=done, terms=format_terms(terms), speed=f"{speed:,.0f} images/s"
+        )
+
+    def note(self, message: str) -> None:
+        self._console.print(message, highlight=False, markup=False)
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+def default_progress(*, quiet: bool = False) -> Progress:
+    """A bar where someone watches, lines where the output goes to a file."""
+    if quiet:
+        return Silent()
+    return Bar() if sys.stderr.isatty() else Lines()
+
+
+def format_terms(terms: Mapping[str, float]) -> str:
+    return " ".join(f"{name} {value:.3g}" for name, value in terms.items())
+
+
+def format_seconds(seconds: float) -> str:
+    """
+    >>> format_seconds(3725)
+    '1:02:05'
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
