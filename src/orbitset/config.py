@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+import math
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +27,10 @@ def from_dict(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     for key in values:
         if key not in names:
             raise _unknown(f"{prefix}{key}", [f"{prefix}{name}" for name in names])
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        if is_required and field.name not in values:
+            raise ConfigError(f"the setting {prefix}{field.name} is missing")
     return cls(**{k: _convert(hints[k], v, f"{prefix}{k}") for k, v in values.items()})
 
 
@@ -41,7 +46,8 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
         name, equals, text = setting.partition("=")
         if not equals:
             raise ConfigError(f"setting {setting!r} has no '='; write it as name=value")
-        *path, last = name.strip().split(".")
+        name = name.strip()
+        *path, last = name.split(".")
         place: Any = values
         for part in (*path, last):
             if not isinstance(place, dict) or part not in place:
@@ -50,7 +56,7 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
         if isinstance(place, dict):
             inside = [leaf for leaf in _leaves(values) if leaf.startswith(f"{name}.")]
             raise ConfigError(f"{name} is a group of settings; set one of {', '.join(inside)}")
-        parent[last] = _parse(text.strip())
+        parent[last] = text.strip() if isinstance(place, str) else _parse(text.strip())
     return from_dict(type(config), values)
 
 
@@ -89,6 +95,7 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
             raise ConfigError(f"{name} is {value!r}; give a group of settings")
         return from_dict(hint, value, f"{name}.")  # type: ignore[arg-type]
     if origin is Literal:
+        value = next((a for a in args if str(a).lower() == str(value).lower()), value)
         if value not in args:
             near = difflib.get_close_matches(str(value), map(str, args), n=1)
             raise ConfigError(
@@ -105,7 +112,9 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
             raise ConfigError(f"{name} is {value!r}; give a list such as 16,32,64")
         return tuple(_convert(args[0], item, name) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        value = float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{name} is {value}; give a finite number")
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
         raise ConfigError(f"{name} is {value!r}; give {kinds[hint]}")

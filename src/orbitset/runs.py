@@ -116,7 +116,10 @@ class Run:
         if not (self / name).is_file():
             return []
         lines = (self / name).read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise RunError(f"{self / name} is damaged: {error}") from None
 
     def rewind(self, name: str, step: int) -> None:
         """Drop the lines after a step: what was written after the checkpoint that is resumed from."""

@@ -13,7 +13,8 @@ def stable_seed(*parts: str | int) -> int:
     >>> stable_seed("batch", 0, 7) == stable_seed("batch", 0, 8)
     False
     """
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    plain = tuple(part if isinstance(part, str) else int(part) for part in parts)
+    digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

@@ -1,6 +1,7 @@
 """A user's own images in one array file: .npy of images, or .npz with `images` and perhaps `labels`."""
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,11 @@ def split(images: ImageSet, *, seed: int = 0) -> Splits:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        return {"images": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            arrays = {"images": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        return {name: np.asarray(array) for name, array in arrays.items()}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read as .npy or .npz: {error}") from None
 
 
@@ -62,7 +65,7 @@ def _as_uint8(path: Path, images: np.ndarray) -> np.ndarray:
             f"images in {path} have dtype {images.dtype}; give uint8, or floats between 0 and 1"
         )
     if not np.isfinite(images).all():
-        row = int(np.argwhere(~np.isfinite(images))[0][0])
+        row = np.argwhere(~np.isfinite(np.atleast_1d(images)))[0][0]
         raise DataError(f"image {row} in {path} holds NaN or infinity; give floats between 0 and 1")
     if images.size and (images.min() < 0 or images.max() > 1):
         raise DataError(

@@ -5,6 +5,7 @@ The last 10,000 of the 60,000 training digits are the validation part.
 
 import gzip
 import hashlib
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from orbitset.datasets.images import ImageSet, Splits
 from orbitset.errors import DataError
+from orbitset.runs import write_atomically
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -100,15 +102,15 @@ def _fetch(folder: Path, name: str, mirrors: Sequence[str]) -> Path:
             if hashlib.sha256(gzip.decompress(zipped)).hexdigest() != SHA256[name]:
                 reasons.append(f"{mirror}: wrong checksum")
                 continue
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, zlib.error, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             reasons.append(f"{mirror}: {reason}")
             continue
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f"{name}.gz.part{os.getpid()}"
-        part.write_bytes(zipped)
         path = folder / f"{name}.gz"
-        part.replace(path)
+        try:
+            write_atomically(path, zipped)
+        except OSError as error:
+            raise DataError(f"{path} could not be written: {error.strerror}") from None
         return path
     raise _missing(folder, name, "; ".join(reasons) or "no mirror is known")
 

@@ -32,7 +32,7 @@ def max_pool_with_switches(images_NCHW: Tensor, size: int) -> tuple[Tensor, Tens
     cells = [_cell(padded, offset, size, height, width) for offset in range(size * size)]
     largest, switch = cells[0], torch.zeros_like(cells[0], dtype=torch.uint8)
     for offset, cell in enumerate(cells[1:], start=1):
-        is_larger = cell > largest
+        is_larger = (cell > largest) | cell.isnan()  # a NaN must not be lost
         largest = torch.where(is_larger, cell, largest)
         switch = torch.where(is_larger, torch.full_like(switch, offset), switch)
     return largest, switch

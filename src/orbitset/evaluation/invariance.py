@@ -38,7 +38,11 @@ def invariance_curve(codes_ND: Tensor, orbit_N: Tensor, epsilons_E: Tensor) -> I
             f"orbit_N has {len(orbit_N)} entries but codes_ND has {len(codes_ND)} rows; "
             "pass one orbit id per code"
         )
+    if not codes_ND.isfinite().all():
+        row = int((~codes_ND.isfinite()).any(1).nonzero()[0])
+        raise ValueError(f"code {row} holds NaN or infinity; evaluate finite codes only")
     codes = codes_ND.double()
+    identity_N = codes.unique(dim=0, return_inverse=True)[1]
     codes = codes - codes[:1]  # distances stay, rounding errors shrink, whole numbers stay exact
     squares = codes.square().sum(1)
     epsilons, order_E = epsilons_E.double().to(codes.device).sort()
@@ -46,6 +50,7 @@ def invariance_curve(codes_ND: Tensor, orbit_N: Tensor, epsilons_E: Tensor) -> I
     rows = max(1, _CHUNK_ENTRIES // max(1, len(codes)))
     for chunk in torch.arange(len(codes), device=codes.device).split(rows):
         distance = squares[chunk][:, None] + squares - 2 * codes[chunk] @ codes.T
+        distance.masked_fill_(identity_N[chunk][:, None] == identity_N, 0)  # free of rounding
         later = torch.arange(len(codes), device=codes.device) > chunk[:, None]
         same = orbit_N[chunk][:, None] == orbit_N
         place = torch.searchsorted(epsilons, distance)

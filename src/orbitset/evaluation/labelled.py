@@ -60,6 +60,8 @@ def draw_labelled_sets(labels_N: Tensor, *, shots: int, draws: int, seed: int = 
             f"shots is {shots} but class {int(scarce)} has {int(counts.min())} examples; "
             f"give 1 to {int(counts.min())}"
         )
+    if draws < 1:
+        raise ValueError(f"draws is {draws}; give at least 1")
     generator = stream("labelled sets", seed, shots)
     columns = []
     for label in classes:

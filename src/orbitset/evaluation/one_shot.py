@@ -54,22 +54,23 @@ def knn_accuracy(
     metric: Metric = "euclidean",
     labelled_sets: Tensor | None = None,
 ) -> Accuracy:
-    """Accuracy of the majority among the k nearest labelled examples; of equals, the one met first.
+    """Accuracy of the majority among the k nearest labelled examples; of equally near, the first.
 
     k = 1 with `shots` examples per class is k-shot recognition. All draws share one matrix product.
     """
-    set_RL = _labelled_sets(gallery, shots, draws, seed, labelled_sets)
+    set_RL = _labelled_sets(gallery, queries, shots, draws, seed, labelled_sets)
     if not 1 <= k <= set_RL.shape[1]:
         raise ValueError(
             f"k is {k} but {set_RL.shape[1]} examples are labelled; give 1 to {set_RL.shape[1]}"
         )
     used_U, place = set_RL.unique(return_inverse=True)
     place_RL = place.view(set_RL.shape)
-    gallery_codes, query_codes = gallery.prepared(metric), queries.prepared(metric)
-    centre = gallery_codes[
-        used_U[0]
-    ]  # distances stay, rounding errors shrink, whole numbers stay exact
-    used_UD = gallery_codes[used_U] - centre
+    # In float64, since |u|^2 - 2uq loses small distances; equal examples share a column, so they tie.
+    used_UD, column_U = gallery.prepared(metric)[used_U].double().unique(dim=0, return_inverse=True)
+    column_RL = column_U[place_RL]
+    query_codes = queries.prepared(metric).double()
+    centre = used_UD[0]  # distances stay, rounding errors shrink, whole numbers stay exact
+    used_UD = used_UD - centre
     labels_RL = gallery.labels[set_RL]
     right_R = torch.zeros(len(set_RL), dtype=torch.int64, device=set_RL.device)
     rows = max(1, _CHUNK_ENTRIES // max(set_RL.numel(), len(used_U)))
@@ -77,7 +78,7 @@ def knn_accuracy(
         # |q|^2 is the same for all of a query's distances and is left out
         products_QU = (query_codes[chunk_Q] - centre) @ used_UD.T
         distance_QU = used_UD.square().sum(1) - 2 * products_QU
-        distance_QRL = distance_QU[:, place_RL.flatten()].unflatten(1, place_RL.shape)
+        distance_QRL = distance_QU[:, column_RL.flatten()].unflatten(1, column_RL.shape)
         predicted_QR = _vote(distance_QRL, labels_RL, k)
         is_right_QR = predicted_QR == queries.labels[chunk_Q][:, None]
         right_R += (is_right_QR & ~_own_orbit(gallery, queries, set_RL, chunk_Q)).sum(0)
@@ -99,7 +100,7 @@ def linear_probe_accuracy(
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
-    set_RL = _labelled_sets(gallery, shots, draws, seed, labelled_sets)
+    set_RL = _labelled_sets(gallery, queries, shots, draws, seed, labelled_sets)
     gallery_codes = gallery.prepared(metric).double().cpu().numpy()
     query_codes = queries.prepared(metric).double().cpu().numpy()
     right_R = []
@@ -117,9 +118,32 @@ def linear_probe_accuracy(
 
 
 def _labelled_sets(
-    gallery: Labelled, shots: int | None, draws: int, seed: int, labelled_sets: Tensor | None
+    gallery: Labelled,
+    queries: Labelled,
+    shots: int | None,
+    draws: int,
+    seed: int,
+    labelled_sets: Tensor | None,
 ) -> Tensor:
+    """The sets to label, after a look at whether gallery and queries go together."""
+    if len(queries) == 0 or len(gallery) == 0:
+        raise ValueError(
+            f"there are {len(gallery)} gallery codes and {len(queries)} queries; give at least one each"
+        )
+    if gallery.codes.shape[1] != queries.codes.shape[1]:
+        raise ValueError(
+            f"gallery codes have {gallery.codes.shape[1]} entries but queries have "
+            f"{queries.codes.shape[1]}; encode both with one model"
+        )
     if labelled_sets is not None:
+        if labelled_sets.ndim != 2 or 0 in labelled_sets.shape:
+            raise ValueError(
+                f"labelled_sets has shape {tuple(labelled_sets.shape)}; pass (draws, examples) rows"
+            )
+        if not 0 <= int(labelled_sets.min()) <= int(labelled_sets.max()) < len(gallery):
+            raise ValueError(
+                f"labelled_sets names rows outside the gallery of {len(gallery)} codes"
+            )
         return labelled_sets
     if shots is None:
         return torch.arange(len(gallery), device=gallery.labels.device)[None]

@@ -7,10 +7,10 @@ from orbitset.experiments.single import load_run, train
 from orbitset.experiments.task import OneShotTask
 
 __all__ = [
-    "RECIPES",
     "EvalConfig",
     "ExperimentConfig",
     "OneShotTask",
+    "RECIPES",
     "affine_digits",
     "affine_images",
     "affine_mnist",

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import replace
 
-from orbitset.encoders.rectifying import CodeNorm, EncoderConfig
+from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import EvalConfig, ExperimentConfig
 from orbitset.losses.methods import LossConfig, Method
@@ -14,13 +14,13 @@ from orbitset.training.fit import TrainConfig
 
 
 def affine_mnist(method: Method = "OJ") -> ExperimentConfig:
-    """The paper's affine MNIST: 50,000 orbits of 33, a 64-pixel canvas, batches of 256."""
+    """The paper's affine MNIST: 50,000 orbits of 33, a 64-pixel canvas, batches of 256, equal weights."""
     return ExperimentConfig(
         name="affine-mnist",
         data="mnist",
         method=method,
-        encoder=EncoderConfig(code_norm=_code_norm(method)),
-        loss=LossConfig(discriminate_weight=100.0),
+        encoder=EncoderConfig(code_size=1024, code_norm="batch"),
+        loss=LossConfig(margin=_margin(1024)),
         train=TrainConfig(evaluations=4),
     )
 
@@ -36,11 +36,9 @@ def affine_digits(method: Method = "OJ") -> ExperimentConfig:
             orbits_per_batch=16,
             affine=AffineRanges(translation_px=round(15 / 28 * 16, 2)),
         ),
-        encoder=EncoderConfig(
-            channels=(8, 16, 32, 64), code_size=128, code_norm=_code_norm(method)
-        ),
-        loss=LossConfig(discriminate_weight=100.0),
-        train=TrainConfig(epochs=8, learning_rate=5e-3, evaluations=8),
+        encoder=EncoderConfig(channels=(8, 16, 32, 64), code_size=64, code_norm="batch"),
+        loss=LossConfig(margin=_margin(64), discriminate_weight=10.0),
+        train=TrainConfig(epochs=8, learning_rate=3e-3, evaluations=8),
         evaluation=EvalConfig(test_images=3_000),
     )
 
@@ -77,6 +75,6 @@ def recipe(name: str, method: Method) -> ExperimentConfig:
     return RECIPES[name](method)
 
 
-def _code_norm(method: Method) -> CodeNorm:
-    """Distances with a margin need codes of a known length; the others learn their own scale."""
-    return "unit" if method in ("OJ", "OT", "ST") else "batch"
+def _margin(code_size: int) -> float:
+    """An eighth of the mean squared distance of two codes whose entries have unit variance, 2k."""
+    return code_size / 4

@@ -29,7 +29,7 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
     with _full_precision(a.device):
         products = a @ b.T
     squares = a.square().sum(1)[:, None] + (b if others_MD is not None else a).square().sum(1)
-    distances = torch.addcmul(squares, products, products.new_tensor(-2.0)).clamp_(min=0)
+    distances = squares.sub_(products, alpha=2).clamp_(min=0)
     if others_MD is None:
         distances.fill_diagonal_(0)
     return distances

@@ -81,9 +81,12 @@ def warp(images_NCHW: Tensor, params_N5: Tensor, canvas_px: int) -> Tensor:
     """
     height, width = images_NCHW.shape[-2:]
     images = images_NCHW.float() / 255 if images_NCHW.dtype == torch.uint8 else images_NCHW
-    offsets = torch.arange(canvas_px, device=images.device) - (canvas_px - 1) / 2
+    offsets = (
+        torch.arange(canvas_px, dtype=images.dtype, device=images.device) - (canvas_px - 1) / 2
+    )
     y_SS, x_SS = torch.meshgrid(offsets, offsets, indexing="ij")
     canvas_SS3 = torch.stack([x_SS, y_SS, torch.ones_like(x_SS)], -1)
-    source_NSS2 = torch.einsum("sti,nji->nstj", canvas_SS3, inverse_matrices(params_N5))
-    grid = source_NSS2 * torch.tensor([2 / width, 2 / height], device=images.device)
+    matrices_N23 = inverse_matrices(params_N5.to(images.dtype))
+    source_NSS2 = torch.einsum("sti,nji->nstj", canvas_SS3, matrices_N23)
+    grid = torch.stack([source_NSS2[..., 0] * (2 / width), source_NSS2[..., 1] * (2 / height)], -1)
     return F.grid_sample(images, grid, padding_mode="zeros", align_corners=False)

@@ -4,7 +4,7 @@ An epoch shows every member of every orbit once. A pass visits every orbit once,
 K members not yet shown: each orbit's members lie in a random order on a circle, and pass t takes the
 window of K that starts at t*K. A window never holds a member twice; when windows come round to the
 start (after lcm(M, K) / K passes) the circles are drawn anew. The batches of a pass differ in size by
-at most one orbit, so none is left with a single orbit.
+at most one orbit, and none is left with a single orbit unless that was asked for.
 
 Shapes: N orbits, M members per orbit, B = P*K images in a batch.
 """
@@ -89,6 +89,8 @@ class OrbitBatches:
         self.seed = seed
         self.position = position
         self.batches_per_pass = math.ceil(len(orbits) / orbits_per_batch)
+        if orbits_per_batch > 1:
+            self.batches_per_pass = min(self.batches_per_pass, max(1, len(orbits) // 2))
         cycle = math.lcm(orbits.num_members, members_per_batch)
         self._passes_per_cycle = cycle // members_per_batch
         self._cycle: tuple[int, Tensor] | None = None
@@ -116,6 +118,8 @@ class OrbitBatches:
 
     def position_at(self, epochs: float) -> int:
         """The first position by which at least this many epochs have been shown."""
+        if not 0 <= epochs < math.inf:
+            raise ConfigError(f"epochs is {epochs}; give a number of at least 0")
         orbits = math.ceil(round(epochs * self.images_per_epoch, 6) / self.members_per_batch)
         passes, rest = divmod(orbits, len(self.orbits))
         index = next(i for i in range(self.batches_per_pass + 1) if self._orbits_before(i) >= rest)

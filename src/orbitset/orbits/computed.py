@@ -68,6 +68,7 @@ class AffineOrbits:
         seed: int = 0,
     ) -> None:
         check_images(images_NCHW, labels_N)
+        OrbitConfig(mode=mode, members=members, members_per_batch=1, canvas_px=canvas_px)
         self.images_NCHW = images_NCHW
         self.labels_N = labels_N
         self.canvas_px = canvas_px
@@ -111,7 +112,7 @@ class AffineOrbits:
 
 def check_images(images_NCHW: Tensor, labels_N: Tensor | None = None) -> None:
     """Refuse what cannot be a set of images: wrong shape or dtype, too few, labels of another length."""
-    if images_NCHW.ndim != 4 or images_NCHW.shape[1] not in (1, 3):
+    if images_NCHW.ndim != 4 or images_NCHW.shape[1] not in (1, 3) or 0 in images_NCHW.shape[2:]:
         raise DataError(
             f"images have shape {tuple(images_NCHW.shape)}; "
             "give (count, channels, height, width) with 1 or 3 channels"

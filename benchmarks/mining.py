@@ -1,0 +1,408 @@
+"""Triplet mining and loss, ours beside two public libraries, on the CPU: `python benchmarks/mining.py`.
+
+README.md in this folder says what is measured and how. The main process stays small and never imports
+torch: each side of a comparison lives in a process of its own, and the two take turns.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+HERE = Path(__file__).resolve().parent
+SEED, MARGIN, NUM_ENTRIES, NUM_MEMBERS, NUM_CLASSES = 0, 0.2, 1024, 4, 10
+LIMIT_S, LIMIT_GIB = 120, 16
+ROW_BUDGET_S = 20  # repeats beyond three are given up when a row would take longer
+TINY = 32  # codes in the first warm-up, which loads libraries before memory is measured
+MIB = 2**20
+PML, ST = "pytorch-metric-learning", "sentence-transformers"
+SHORT = {PML: "PML", ST: "ST", None: "-"}
+Side = Literal["ours", "theirs"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B codes: normal, or scaled to length 1; in orbits of 4 members, or in 10 classes."""
+
+    num: int
+    is_classes: bool = False
+    is_unit: bool = False
+
+    def size(self) -> dict[str, Any]:
+        groups = {"classes": NUM_CLASSES} if self.is_classes else {"K": NUM_MEMBERS}
+        return {"B": self.num, "D": NUM_ENTRIES, **groups} | (
+            {"unit": True} if self.is_unit else {}
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    variant: str
+    peer: str | None
+
+
+TASKS = (
+    Task("mine-semihard", "semihard", PML),
+    Task("mine-semihard", "semihard-else-farthest", None),
+    Task("triplet-semihard", "semihard-else-farthest", ST),
+    Task("triplet-semihard", "semihard", PML),
+)
+
+
+def make_batch(batch: Batch, dtype: str = "float32") -> tuple[Any, Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(SEED)
+    codes = torch.randn(batch.num, NUM_ENTRIES, generator=generator)
+    if batch.is_unit:
+        codes = torch.nn.functional.normalize(codes)
+    row = torch.arange(batch.num)
+    orbit = row % NUM_CLASSES if batch.is_classes else row // NUM_MEMBERS
+    return codes.to(getattr(torch, dtype)).requires_grad_(), orbit
+
+
+# The two sides ------------------------------------------------------------------------------------
+
+
+def build(task: Task, side: Side) -> Callable[[Any, Any], Any]:
+    """(codes, orbits) -> triplets for a mining task, the loss for a triplet task."""
+    if side == "ours":
+        from orbitset.losses.triplet import TripletLoss, TripletMiner
+
+        if task.name == "mine-semihard":
+            return TripletMiner(task.variant, margin=MARGIN)
+        return TripletLoss(mining=task.variant, margin=MARGIN)
+    if task.peer == ST:
+        from sentence_transformers.losses import (
+            BatchHardTripletLossDistanceFunction,
+            BatchSemiHardTripletLoss,
+        )
+
+        metric = partial(BatchHardTripletLossDistanceFunction.euclidean_distance, squared=True)
+        loss = BatchSemiHardTripletLoss(None, metric, MARGIN)
+        return lambda codes, orbit: loss.batch_semi_hard_triplet_loss(orbit, codes)
+    from pytorch_metric_learning.distances import LpDistance
+    from pytorch_metric_learning.losses import TripletMarginLoss
+    from pytorch_metric_learning.miners import TripletMarginMiner
+
+    distance = LpDistance(normalize_embeddings=False, power=2)
+    miner = TripletMarginMiner(MARGIN, type_of_triplets="semihard", distance=distance)
+    loss = TripletMarginLoss(MARGIN, distance=distance)
+    if task.name == "mine-semihard":
+        return miner
+    return lambda codes, orbit: loss(codes, orbit, miner(codes, orbit))
+
+
+def run_once(call: Callable[[Any, Any], Any], codes: Any, orbit: Any) -> float:
+    """Seconds for one call, with its backward pass where it gives a loss."""
+    codes.grad = None
+    start = perf_counter()
+    result = call(codes, orbit)
+    if not isinstance(result, tuple):
+        result.backward()
+    return perf_counter() - start
+
+
+def agrees(task: Task, batch: Batch) -> bool:
+    """Whether both sides do the same work; in float64, where rounding leaves no doubtful triplet."""
+    import torch
+
+    from orbitset.losses.triplet import TripletMiner, triplet_hinges
+
+    codes, orbit = make_batch(batch, "float64")
+    triplets = TripletMiner(task.variant, margin=MARGIN)(codes, orbit)
+    theirs = build(task, "theirs")(codes, orbit)
+    if task.name == "mine-semihard":
+        keys = [
+            ((a * batch.num + p) * batch.num + n).sort().values for a, p, n in (triplets, theirs)
+        ]
+        return torch.equal(*keys)
+    # The libraries average differently: the same hinges are averaged here as the peer does.
+    hinges = triplet_hinges(codes, triplets, margin=MARGIN)
+    ours = hinges.mean() if task.peer == ST else hinges[hinges > 0].mean()
+    gradients = [torch.autograd.grad(loss, codes)[0] for loss in (ours, theirs)]
+    error = (gradients[0] - gradients[1]).norm() / gradients[1].norm()
+    return torch.allclose(ours, theirs, rtol=1e-8) and error.item() < 1e-8
+
+
+# A process for each side --------------------------------------------------------------------------
+
+
+def peak_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def resident_and_mapped_bytes() -> tuple[int, int]:
+    try:
+        mapped, resident = Path("/proc/self/statm").read_text().split()[:2]
+    except OSError:  # not Linux
+        return peak_bytes(), 0
+    return int(resident) * os.sysconf("SC_PAGESIZE"), int(mapped) * os.sysconf("SC_PAGESIZE")
+
+
+def serve(pipe: Any, task: Task | None, side: Side, batch: Batch) -> None:
+    """Answer each "run" with (seconds, peak extra MiB) and "check" with a bool, or with an error text.
+
+    Without a task, a run allocates 64 MiB: the check of the memory figures.
+    """
+    warnings.simplefilter("ignore")
+    import torch
+
+    call = build(task, side) if task else lambda codes, orbit: (torch.ones(16 * MIB),)
+    codes, orbit = make_batch(batch)
+    if task:
+        run_once(call, *make_batch(Batch(TINY)))
+    resident, mapped = resident_and_mapped_bytes()
+    if mapped:
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + LIMIT_GIB * 2**30, hard))
+    pipe.send(torch.get_num_threads())
+    while request := pipe.recv():
+        try:
+            if request == "check":
+                pipe.send(agrees(task, batch))
+            else:
+                elapsed_s = run_once(call, codes, orbit)
+                pipe.send((elapsed_s, max(0, peak_bytes() - resident) / MIB))
+        except (RuntimeError, MemoryError) as error:
+            is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
+            pipe.send(f"needs more than {LIMIT_GIB} GiB" if is_memory else str(error)[:200])
+
+
+class Worker:
+    """One side; after the first failure `failure` says why and every answer is None."""
+
+    def __init__(self, task: Task | None, side: Side, batch: Batch) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        arguments = (theirs, task, side, batch)
+        self._process = context.Process(target=serve, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        self.failure: str | None = None
+        self.times_s: list[float] = []
+        self.extra_mib: float | None = None
+        self.num_threads = self._receive()
+
+    def ask(self, request: str) -> Any:
+        if self.failure:
+            return None
+        self._pipe.send(request)
+        return self._receive()
+
+    def run(self) -> float:
+        answer = self.ask("run")
+        if answer is None:
+            return 0.0
+        elapsed_s, self.extra_mib = answer
+        return elapsed_s
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def _receive(self) -> Any:
+        try:
+            answer = self._pipe.recv() if self._pipe.poll(LIMIT_S) else f"ran past {LIMIT_S} s"
+        except EOFError:
+            self._process.join()
+            answer = f"ended with exit code {self._process.exitcode}"
+        if isinstance(answer, str):
+            self.failure = answer
+            self.close()
+            return None
+        return answer
+
+
+# Measuring ----------------------------------------------------------------------------------------
+
+
+def measure(task: Task, batch: Batch, repeats: int) -> dict[str, Any]:
+    sides: tuple[Side, ...] = ("ours", "theirs") if task.peer else ("ours",)
+    workers = {side: Worker(task, side, batch) for side in sides}
+    slowest_s = max(worker.run() for worker in workers.values())
+    if slowest_s < 5:
+        slowest_s = max(worker.run() for worker in workers.values())
+    n = max(3, min(repeats, int(ROW_BUDGET_S / max(1e-9, slowest_s))))
+    for turn in range(n):
+        for worker in list(workers.values())[:: -1 if turn % 2 else 1]:
+            worker.times_s.append(worker.run())
+    row: dict[str, Any] = {"name": task.name, "variant": task.variant, "size": batch.size()}
+    row |= summary("ours", workers["ours"]) | {"peer": task.peer}
+    row |= summary("theirs", workers.get("theirs")) | {"unit": "ms", "n": n}
+    is_both = row["ours"] is not None and row["theirs"] is not None
+    row["ratio"] = round(row["theirs"] / row["ours"], 3) if is_both else None
+    failures = [f"{side}: {w.failure}" for side, w in workers.items() if w.failure]
+    row["did_not_finish"] = "; ".join(failures) or None
+    row["agrees"] = workers["theirs"].ask("check") if task.peer else None
+    row["unchecked"] = workers["theirs"].failure if task.peer else None
+    for worker in workers.values():
+        worker.close()
+    return row
+
+
+def summary(side: Side, worker: Worker | None) -> dict[str, float | None]:
+    if worker is None or worker.failure:
+        return {side: None, f"{side}_iqr": None, f"{side}_extra_mib": None}
+    low, median, high = statistics.quantiles(worker.times_s, n=4, method="inclusive")
+    return {
+        side: round(1000 * median, 3),
+        f"{side}_iqr": round(1000 * (high - low), 3),
+        f"{side}_extra_mib": round(worker.extra_mib, 1),
+    }
+
+
+def check_memory(record: dict[str, Any]) -> None:
+    """Note what the memory figure says of a tensor of known size, and torch's own settings."""
+    worker = Worker(None, "ours", Batch(TINY))
+    worker.run()
+    worker.close()
+    assert worker.extra_mib is not None, worker.failure
+    record["hardware"]["torch_threads"] = worker.num_threads
+    record["memory_check"] = {"allocated_mib": 64, "measured_mib": round(worker.extra_mib, 1)}
+
+
+# Results ------------------------------------------------------------------------------------------
+
+
+def requirements(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the project asks of itself; `met` is null where this run did not measure it."""
+    at_1024 = [row for row in rows if row["size"]["B"] == 1024]
+    mining = [row["ours_extra_mib"] for row in at_1024 if row["name"] == "mine-semihard"]
+    pml = [row for row in at_1024 if row["peer"] == PML]
+    st = [row for row in rows if row["peer"] == ST]
+    asked = (
+        ("mining at B=1024 takes less than 100 MiB", [m is not None and m < 100 for m in mining]),
+        (f"at B=1024 at least 10 times as fast as {PML}", [is_ahead(row, 10) for row in pml]),
+        (f"no slower than {ST} at any size", [is_ahead(row, 1) for row in st]),
+    )
+    return [{"text": text, "met": all(met) if met else None} for text, met in asked]
+
+
+def is_ahead(row: dict[str, Any], factor: float) -> bool:
+    """A peer that did not finish counts as beaten, one of ours that did not as lost."""
+    return row["ours"] is not None and (row["theirs"] is None or row["ratio"] >= factor)
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    print(
+        f"{'name':17}{'peer':5}{'size':18}{'ours ms':>10}{'theirs ms':>11}{'ratio':>8}"
+        f"{'ours MiB':>10}{'theirs MiB':>12}"
+    )
+    for row in rows:
+        cells = [
+            f"{'-' if row[key] is None else format(row[key], digits):>{width}}"
+            for key, digits, width in (
+                ("ours", ".1f", 10),
+                ("theirs", ".1f", 11),
+                ("ratio", ".2f", 8),
+                ("ours_extra_mib", ".1f", 10),
+                ("theirs_extra_mib", ".1f", 12),
+            )
+        ]
+        is_slower = row["ratio"] is not None and row["ratio"] < 1
+        print(label(row) + "".join(cells) + (" slower" if is_slower else ""))
+    print(f"\nPML = {PML}, ST = {ST}, - = our default mining, alone")
+    print("ms: median of one call. ratio: theirs / ours. MiB: peak beyond the set-up.\n")
+    for row in rows:
+        if row["did_not_finish"]:
+            print(f"did not finish: {label(row)}: {row['did_not_finish']}")
+        elif row["unchecked"]:
+            print(f"not checked for same work: {label(row)}: {row['unchecked']}")
+        if row["agrees"] is False:
+            print(f"NOT THE SAME WORK: {label(row)}")
+
+
+def label(row: dict[str, Any]) -> str:
+    size = row["size"]
+    groups = f"{size['classes']} classes" if "classes" in size else f"K={size['K']}"
+    batch = f"B={size['B']} {groups}" + (" unit" if "unit" in size else "")
+    return f"{row['name']:17}{SHORT[row['peer']]:5}{batch:18}"
+
+
+def hardware() -> dict[str, Any]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        cpu = platform.processor()
+    memory = os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    system = f"{platform.system()} {platform.machine()}"
+    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": system}
+
+
+def versions() -> dict[str, str]:
+    names = ("orbitset", "torch", "numpy", PML, ST)
+    return {"python": platform.python_version()} | {name: version(name) for name in names}
+
+
+def commit() -> str | None:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    found = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+    return found.stdout.strip() or None
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[256, 1024, 4096], metavar="B", help="batch sizes"
+    )
+    parser.add_argument("--repeats", type=int, default=15, help="timed calls at most, at least 3")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "latest.json")
+    options = parser.parse_args(arguments)
+    if any(num < TINY or num % NUM_MEMBERS for num in options.sizes):
+        parser.error(f"--sizes must be multiples of {NUM_MEMBERS} from {TINY} up")
+    return options
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    try:
+        record: dict[str, Any] = {"hardware": hardware(), "versions": versions()}
+    except PackageNotFoundError as missing:
+        print(f"error: {missing.name} is not installed", file=sys.stderr)
+        print("\nhint: pip install -e '.[bench]', or use `make bench`", file=sys.stderr)
+        return 1
+    record["commit"] = commit()
+    record["command"] = " ".join(["python benchmarks/mining.py", *sys.argv[1:]])
+    record["started_at"] = datetime.now(UTC).isoformat(timespec="seconds")
+    record["seed"], record["margin"] = SEED, MARGIN
+    check_memory(record)
+    small = [num for num in options.sizes if num <= 1024]
+    batches = [Batch(num) for num in options.sizes]
+    batches += [Batch(num, is_classes=True) for num in small]
+    batches += [Batch(num, is_unit=True) for num in small]
+    rows = record["rows"] = []
+    for batch in batches:
+        for task in TASKS:
+            asked = {"name": task.name, "peer": task.peer, "size": batch.size()}
+            print(label(asked), file=sys.stderr, flush=True)
+            rows.append(measure(task, batch, options.repeats))
+    record["requirements"] = requirements(rows)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n")
+    print_table(rows)
+    for asked in record["requirements"]:
+        state = {True: "met", False: "NOT met", None: "not measured"}[asked["met"]]
+        print(f"{asked['text']}: {state}")
+    return 1 if any(row["agrees"] is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from orbitset.report import figures
+
+
+def _pixels(figure):
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())
+
+
+def test_grid_shows_the_images_it_was_given():
+    images = {
+        "canonical": np.full((3, 1, 8, 8), 255, np.uint8),
+        "transformed": np.zeros((3, 1, 8, 8), np.uint8),
+        "rectified": np.full((3, 1, 8, 8), 128, np.uint8),
+    }
+    shown = _pixels(figures.rectification_grid(images))
+    height, width = shown.shape[:2]
+    middles = [shown[int(height * f), int(width * 0.7), 0] for f in (1 / 6, 3 / 6, 5 / 6)]
+    assert middles[0] == 255 and middles[1] == 0 and abs(int(middles[2]) - 128) <= 1
+
+
+def test_colour_images_are_shown_in_colour():
+    members = np.zeros((1, 2, 3, 8, 8), np.uint8)
+    members[:, :, 0] = 255
+    shown = _pixels(figures.member_strips(members))
+    assert (shown[shown.shape[0] // 2, int(shown.shape[1] * 0.8), :3] == (255, 0, 0)).all()
+
+
+def test_curves_draw_one_line_per_method_and_the_baseline():
+    record = {"epoch": 0.0, "accuracy": {"mean": 0.1, "sd": 0.01}}
+    records = [record, {"epoch": 1.0, "accuracy": {"mean": 0.5, "sd": 0.02}}]
+    figure = figures.accuracy_curves([("OJ", records), ("AE", records)], 0.1)
+    lines = figure.axes[0].get_lines()
+    assert [line.get_label() for line in lines] == ["raw pixels", "OJ", "AE"]
+    assert lines[1].get_ydata().tolist() == [0.1, 0.5]
+
+
+def test_margin_is_marked_only_where_the_sweep_reaches_it():
+    arrays = {"epsilons": np.array([0.1, 1.0, 10.0])}
+    arrays |= {"invariance": np.array([0, 0.5, 1]), "selectivity": np.array([1, 0.9, 0])}
+    assert len(figures.invariance_curves(arrays, 1.0, "OJ").axes[0].get_lines()) == 3
+    assert len(figures.invariance_curves(arrays, 99.0, "OJ").axes[0].get_lines()) == 2
+
+
+def test_tsne_map_has_a_colour_per_class():
+    figure = figures.tsne_map(np.random.default_rng(0).random((30, 2)), np.arange(30) % 3, "OJ")
+    assert len(figure.axes[0].collections) == 3

@@ -1,0 +1,237 @@
+"""The command line as a process: exit codes, what goes to stdout and stderr, files."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from orbitset.config import with_settings
+from orbitset.datasets.mnist import SHA256
+from orbitset.experiments import affine_digits, train
+from orbitset.runs import Run
+
+SMALL = [
+    "encoder.channels=4,8",
+    "encoder.code_size=16",
+    "train.epochs=0.005",
+    "train.evaluations=2",
+    "evaluation.test_images=60",
+    "evaluation.draws=5",
+    "evaluation.tsne_points=0",
+]
+SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
+
+
+def orbitset(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "orbitset", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "80", **environment},
+    )
+
+
+def fails(done, code, *texts):
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ")
+    for text in texts:
+        assert text in done.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("runs") / "OJ")
+    train(with_settings(affine_digits("OJ"), SMALL), run)
+    return run
+
+
+COMMANDS = [
+    ("demo",),
+    ("train",),
+    ("evaluate",),
+    ("report",),
+    ("data", "list"),
+    ("data", "check"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_shows_an_example_and_json(command):
+    done = orbitset(*command, "--help")
+    assert done.returncode == 0
+    assert f"Example: orbitset {' '.join(command)}" in re.sub(r"\s+", " ", done.stdout)
+    assert "--json" in done.stdout
+
+
+def test_train_prints_one_json_object_and_writes_the_run_folder(tmp_path):
+    out = tmp_path / "run"
+    done = orbitset("train", "affine-digits", "--method", "ae", "--out", out, "--json", *SETTINGS)
+    rows = json.loads(done.stdout)["rows"]
+    assert {"pixels", "untrained", "AE"} == {row["method"] for row in rows}
+    keys = {"method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected"}
+    assert all(keys <= set(row) for row in rows)
+    names = {path.name for path in out.iterdir()}
+    files = {"config.json", "environment.json", "metrics.jsonl", "results.json", "arrays.npz"}
+    assert files | {"model.safetensors", "checkpoint", "figures", "report.html"} <= names
+    assert "images/s" in done.stderr
+
+
+def test_a_table_is_printed_without_json(finished):
+    done = orbitset("report", finished.path)
+    assert "one-shot accuracy" in done.stdout
+    assert re.search(r"OJ\s+0\.\d{3} ± 0\.\d{3}\s+5 draws, 1 seed", done.stdout)
+    assert "report.html" in done.stderr
+
+
+def test_report_rebuilds_the_page_from_the_folder_alone(finished):
+    (finished / "report.html").unlink(missing_ok=True)
+    done = orbitset("report", finished.path, "--json")
+    assert json.loads(done.stdout)["rows"] == finished.read_json("results.json")["rows"]
+    assert (finished / "report.html").stat().st_size > 10_000
+
+
+def test_evaluate_gives_few_shot_knn_and_probe(finished):
+    more = ["--draws", 3, "--gallery", 200, "--test-images", 50, "--json"]
+    done = orbitset("evaluate", finished.path, "--shots", 1, "--shots", 2, *more)
+    metrics = {row["metric"] for row in json.loads(done.stdout)["rows"]}
+    assert {"accuracy", "accuracy_2shot", "knn5_accuracy", "probe_accuracy"} <= metrics
+    assert "accuracy_2shot_cosine" in metrics
+
+
+def test_data_check_and_list(tmp_path):
+    done = orbitset("data", "check", "digits", "--json")
+    assert json.loads(done.stdout)["train"] == 997
+    done = orbitset("data", "list", "--json", ORBITSET_DATA=str(tmp_path))
+    assert json.loads(done.stdout)["data"]["mnist"]["here"] is False
+
+
+def test_demo_trains_three_methods_and_says_what_it_does_not_show(tmp_path):
+    done = orbitset("demo", "--out", tmp_path / "demo", "--epochs", 0.02, "--json", "--quiet")
+    rows = [row for row in json.loads(done.stdout)["rows"] if row["metric"] == "accuracy"]
+    assert [row["method"] for row in rows] == ["pixels", "untrained", "OJ", "OT", "AE"]
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "does not compare methods" in page
+    again = orbitset("demo", "--out", tmp_path / "demo", "--epochs", 0.02, "--json", "--resume")
+    assert json.loads(again.stdout) == json.loads(done.stdout)
+    fails(orbitset("demo", "--out", tmp_path / "demo"), 2, "already holds a run", "--overwrite")
+
+
+def test_unknown_names_are_usage_errors_with_a_near_name(tmp_path):
+    out = ["--out", tmp_path / "run"]
+    fails(orbitset("train", "afine-mnist", *out), 2, "did you mean affine-mnist?")
+    fails(orbitset("train", "affine-digits", "--method", "OI", *out), 2, "'OI'", "did you mean O")
+    setting = ["--set", "loss.magin=1"]
+    fails(orbitset("train", "affine-digits", *setting, *out), 2, "did you mean loss.margin?")
+    setting = ["--set", "loss.margin=wide"]
+    fails(orbitset("train", "affine-digits", *setting, *out), 2, "loss.margin is 'wide'")
+    setting = ["--set", "loss.mining=semihrd"]
+    fails(orbitset("train", "affine-digits", *setting, *out), 2, "did you mean semihard?")
+    fails(orbitset("trian"), 2, "trian")
+    fails(orbitset("train", "affine-digits", "--epoch", "1"), 2, "--epoch")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_with_one_orbit_is_refused(tmp_path):
+    setting = ["--set", "orbits.orbits_per_batch=1"]
+    done = orbitset("train", "affine-digits", *setting, "--out", tmp_path / "run")
+    fails(done, 2, "a batch with one orbit has no negatives")
+
+
+def test_an_existing_run_needs_resume_or_overwrite(finished):
+    before = (finished / "model.safetensors").read_bytes()
+    arguments = ["train", "affine-digits", "--out", finished.path]
+    fails(orbitset(*arguments, *SETTINGS), 2, "already holds a run", "--resume", "--overwrite")
+    fails(orbitset(*arguments, "--resume", "--overwrite"), 2, "contradict")
+    fails(orbitset(*arguments, "--resume", "--seed", 5), 2, "seed: 0 → 5")
+    assert (finished / "model.safetensors").read_bytes() == before
+
+
+def test_resume_needs_no_settings_again(finished):
+    done = orbitset("train", "--resume", "--out", finished.path, "--json")
+    assert json.loads(done.stdout)["rows"] == finished.read_json("results.json")["rows"]
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    done = orbitset("train", "affine-digits", "--out", tmp_path, "--overwrite", *SETTINGS)
+    fails(done, 2, "holds no run")
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    fails(orbitset("report", tmp_path / "nowhere"), 2, "no run folder at")
+
+
+def test_missing_and_damaged_mnist_are_failures_that_say_what_to_do(tmp_path):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    check = ["data", "check", folder]
+    fails(orbitset(*check), 1, "is not data that can be read")
+    for name in SHA256:
+        (folder / f"{name}.gz").write_bytes(gzip.compress(b"x" * 5000))
+    fails(orbitset(*check), 1, "is damaged", "checksum", "hint: delete the file")
+    whole = (folder / "train-images-idx3-ubyte.gz").read_bytes()
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(whole[:-8])
+    fails(orbitset(*check), 1, "truncated or damaged")
+    (folder / "train-images-idx3-ubyte.gz").unlink()
+    fails(orbitset(*check), 1, f"into {folder}", "train-images-idx3-ubyte.gz")
+
+
+def test_images_that_cannot_be_used_are_failures(tmp_path):
+    images = np.random.default_rng(0).random((20, 14, 14)).astype(np.float32)
+    path, out = tmp_path / "images.npy", tmp_path / "run"
+    for change, text in [
+        (lambda x: x * 255, "lie between"),
+        (lambda x: x.astype(np.int64), "have dtype int64"),
+        (lambda x: x[0], "have shape (14, 14)"),
+        (lambda x: np.where(np.arange(20)[:, None, None] == 3, np.nan, x), "image 3"),
+    ]:
+        np.save(path, change(images))
+        fails(orbitset("train", path, "--out", out), 1, text)
+    path.write_text("not an array")
+    fails(orbitset("train", path, "--out", out), 1, "cannot be read")
+    assert not out.exists()
+
+
+def test_an_array_of_images_is_trained_in_the_papers_proportions(tmp_path):
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (60, 14, 14), dtype=np.uint8), np.arange(60) % 3
+    np.savez(tmp_path / "mine.npz", images=images, labels=labels)
+    out = tmp_path / "run"
+    done = orbitset("train", tmp_path / "mine.npz", "--out", out, "--json", *SETTINGS)
+    assert {"pixels", "OJ"} <= {row["method"] for row in json.loads(done.stdout)["rows"]}
+    config = Run(out).config
+    assert config["orbits"]["canvas_px"] == 32
+    assert config["orbits"]["affine"]["translation_px"] == 7.5
+
+
+def test_an_unusable_device_is_named():
+    done = orbitset("train", "affine-digits", "--device", "cuda:99", "--out", "nowhere")
+    fails(done, 2, "cuda:99")
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "orbitset", "train", "affine-digits", "--out", str(out)]
+    process = subprocess.Popen(
+        [*command, *SETTINGS, "--set", "train.epochs=50"], stderr=subprocess.PIPE, text=True
+    )
+    while not (out / "checkpoint" / "latest.safetensors").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert f"go on with: orbitset train --resume --out {out}" in error
+    assert "Traceback" not in error
+
+
+def test_errors_have_no_colour_codes_and_version_is_printed():
+    done = orbitset("train", "nothing-of-that-name", NO_COLOR="1")
+    assert "\x1b" not in done.stderr
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", orbitset("--version").stdout)

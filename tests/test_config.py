@@ -1,0 +1,213 @@
+import json
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+
+from orbitset.config import differences, from_dict, to_dict, with_settings
+from orbitset.encoders import EncoderConfig
+from orbitset.errors import ConfigError
+from orbitset.experiments import ExperimentConfig, affine_digits
+from orbitset.losses import LossConfig
+from orbitset.orbits import AffineRanges, OrbitConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    rate: float = 0.5
+    sizes: tuple[int, ...] = (1, 2)
+    kind: Literal["plain", "fancy"] = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    name: str = "x"
+    count: int = 3
+    is_on: bool = False
+    limit: float | None = None
+    inner: Inner = field(default_factory=Inner)
+
+
+def experiment(**options):
+    return ExperimentConfig(**{"name": "n", "data": "digits", **options})
+
+
+def test_a_configuration_survives_json():
+    config = experiment(
+        method="OT",
+        seed=5,
+        orbits=OrbitConfig(members=9, affine=AffineRanges(shear=0.1)),
+        encoder=EncoderConfig(channels=(8, 16), unpooling="corner"),
+        loss=LossConfig(margin=0.7),
+    )
+    assert from_dict(ExperimentConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_to_dict_is_nested_plain_values():
+    assert to_dict(Outer()) == {
+        "name": "x",
+        "count": 3,
+        "is_on": False,
+        "limit": None,
+        "inner": {"rate": 0.5, "sizes": [1, 2], "kind": "plain"},
+    }
+
+
+def test_values_that_are_left_out_keep_their_defaults():
+    assert from_dict(Outer, {"inner": {"rate": 2.0}}) == Outer(inner=Inner(rate=2.0))
+    assert from_dict(Outer, {}) == Outer()
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("name=hello", Outer(name="hello")),
+        ("name=a=b,c", Outer(name="a=b,c")),
+        ("count=7", Outer(count=7)),
+        ("count=-7", Outer(count=-7)),
+        ("is_on=true", Outer(is_on=True)),
+        ("limit=3", Outer(limit=3.0)),
+        ("limit=1e-3", Outer(limit=0.001)),
+        ("limit=null", Outer()),
+        ("inner.rate=0.25", Outer(inner=Inner(rate=0.25))),
+        ("inner.rate = 2 ", Outer(inner=Inner(rate=2.0))),
+        ("inner.sizes=4,5,6", Outer(inner=Inner(sizes=(4, 5, 6)))),
+        ("inner.sizes=[4]", Outer(inner=Inner(sizes=(4,)))),
+        ("inner.sizes=[]", Outer(inner=Inner(sizes=()))),
+        ("inner.kind=fancy", Outer(inner=Inner(kind="fancy"))),
+    ],
+)
+def test_a_setting_changes_the_one_field_it_names(setting, expected):
+    assert with_settings(Outer(), [setting]) == expected
+
+
+def test_a_whole_number_becomes_a_float_where_one_is_asked_for():
+    rate = with_settings(Outer(), ["inner.rate=2"]).inner.rate
+    assert (rate, type(rate)) == (2.0, float)
+
+
+def test_fields_three_levels_deep_are_set():
+    config = with_settings(experiment(), ["orbits.affine.shear=0.5", "encoder.channels=8,16"])
+    assert config.orbits.affine.shear == 0.5
+    assert config.encoder.channels == (8, 16)
+    assert config.orbits.affine.scale_max == 1.3
+
+
+def test_later_settings_win_and_the_given_configuration_stays():
+    config = Outer()
+    assert with_settings(config, ["count=1", "name=y", "count=2"]) == Outer(count=2, name="y")
+    assert config == Outer()
+    assert with_settings(config, []) == config
+
+
+def test_settings_are_checked_together_and_not_one_by_one():
+    config = with_settings(experiment(), ["orbits.members=2", "orbits.members_per_batch=2"])
+    assert (config.orbits.members, config.orbits.members_per_batch) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("count=many", "count is 'many'; give a whole number"),
+        ("count=1.5", "count is 1.5; give a whole number"),
+        ("count=true", "count is True; give a whole number"),
+        ("count=null", "count is None; give a whole number"),
+        ("count=1,2", r"count is \[1, 2\]; give a whole number"),
+        ("count=", "count is ''; give a whole number"),
+        ("is_on=1", "is_on is 1; give true or false"),
+        ("is_on=yes", "is_on is 'yes'; give true or false"),
+        ("limit=high", "limit is 'high'; give a number"),
+        ("inner.rate=true", "inner.rate is True; give a number"),
+        ("inner.sizes=4", "inner.sizes is 4; give a list such as 16,32,64"),
+        ("inner.sizes=4,x", "inner.sizes is '4,x'; give a list"),
+        ("inner.sizes=4,1.5", "inner.sizes is 1.5; give a whole number"),
+        ("inner.kind=other", "inner.kind is 'other'; choose one of plain, fancy"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_an_error_that_names_the_setting(setting, text):
+    with pytest.raises(ConfigError, match=text):
+        with_settings(Outer(), [setting])
+
+
+def test_values_out_of_range_are_refused_by_the_dataclass():
+    with pytest.raises(ConfigError, match="loss.margin is -1.0; give a number above 0"):
+        with_settings(experiment(), ["loss.margin=-1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("cuont", "count"),
+        ("inner.rte", "inner.rate"),
+        ("inner.rate.deep", "inner.rate"),
+        ("iner.kind", "inner.kind"),
+        ("sizes", "inner.sizes"),
+        ("outer.sizes", "inner.sizes"),
+    ],
+)
+def test_an_unknown_setting_suggests_the_nearest_name(name, near):
+    with pytest.raises(ConfigError, match=f"there is no setting '{name}'") as info:
+        with_settings(Outer(), [f"{name}=1"])
+    assert info.value.hint == f"did you mean {near}?"
+
+
+def test_an_unknown_setting_far_from_all_lists_them():
+    with pytest.raises(ConfigError, match="there is no setting 'zzzzzz'") as info:
+        with_settings(Outer(), ["zzzzzz=1"])
+    assert info.value.hint == (
+        "settings are name, count, is_on, limit, inner.rate, inner.sizes, inner.kind"
+    )
+
+
+def test_a_misspelt_choice_suggests_the_nearest():
+    with pytest.raises(ConfigError) as info:
+        with_settings(Outer(), ["inner.kind=fancey"])
+    assert info.value.hint == "did you mean fancy?"
+
+
+@pytest.mark.parametrize("value", ["1", "null", '{"rate": 1}'])
+def test_a_group_of_settings_cannot_be_set_as_one(value):
+    text = "inner is a group of settings; set one of inner.rate, inner.sizes, inner.kind"
+    with pytest.raises(ConfigError, match=text):
+        with_settings(Outer(), [f"inner={value}"])
+
+
+def test_a_setting_without_a_value_says_how_to_write_it():
+    with pytest.raises(ConfigError, match="setting 'count' has no '='; write it as name=value"):
+        with_settings(Outer(), ["count"])
+
+
+def test_from_dict_names_the_whole_path_of_an_unknown_key():
+    with pytest.raises(ConfigError, match="there is no setting 'inner.rat'") as info:
+        from_dict(Outer, {"inner": {"rat": 1}})
+    assert info.value.hint == "did you mean inner.rate?"
+
+
+def test_from_dict_refuses_a_value_in_place_of_a_group():
+    with pytest.raises(ConfigError, match="inner is 3; give a group of settings"):
+        from_dict(Outer, {"inner": 3})
+
+
+def test_differences_name_what_changed():
+    changed = with_settings(Outer(), ["count=4", "inner.sizes=9,9", "limit=2"])
+    assert differences(Outer(), changed) == [
+        "count: 3 → 4",
+        "limit: None → 2.0",
+        "inner.sizes: [1, 2] → [9, 9]",
+    ]
+    assert differences(changed, changed) == []
+
+
+def test_a_text_may_look_like_a_number_and_a_choice_may_be_in_any_case():
+    config = with_settings(affine_digits("OJ"), ["name=2024", "method=oe"])
+    assert (config.name, config.method) == ("2024", "OE")
+
+
+def test_a_missing_setting_is_named():
+    with pytest.raises(ConfigError, match="the setting name is missing"):
+        from_dict(ExperimentConfig, {})
+
+
+def test_infinite_numbers_are_refused():
+    with pytest.raises(ConfigError, match=r"loss\.margin is inf; give a finite number"):
+        with_settings(affine_digits("OJ"), ["loss.margin=Infinity"])

@@ -1,0 +1,117 @@
+"""What must hold on a GPU; run with -m gpu where there is one."""
+
+import pytest
+import torch
+
+from orbitset.config import with_settings
+from orbitset.encoders import RectifyingEncoder
+from orbitset.experiments import affine_digits, train
+from orbitset.losses import LossConfig, build_loss, distance_matrix, mine, triplet_loss
+from orbitset.orbits import AffineOrbits, OrbitBatches
+from orbitset.runs import Run
+from orbitset.training import fit
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def _images():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (40, 1, 14, 14), dtype=torch.uint8, generator=generator)
+
+
+@pytest.mark.parametrize("mode", ["fixed", "fresh"])
+def test_batches_are_the_same_on_cpu_and_gpu(mode):
+    made = []
+    for device in ("cpu", "cuda"):
+        orbits = AffineOrbits(_images().to(device), canvas_px=32, mode=mode, seed=3)
+        batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4, seed=3)
+        made.append(batches.batch(17))
+    assert torch.equal(made[0].orbits, made[1].orbits.cpu())
+    assert (made[0].images - made[1].images.cpu()).abs().max() < 1 / 255
+    assert torch.allclose(made[0].canonical, made[1].canonical.cpu(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "variant", ["semihard-else-farthest", "semihard-nearest", "hardest", "batch-hard"]
+)
+def test_fixed_shape_mining_and_loss_do_not_wait_for_the_gpu(variant):
+    codes = torch.randn(256, 64, device="cuda", requires_grad=True)
+    orbits = torch.arange(256, device="cuda") // 4
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.no_grad():
+            mined = mine(distance_matrix(codes), orbits, variant, max_members=4)
+        triplet_loss(codes, mined.triplets, margin=0.2, valid=mined.valid).backward()
+        with torch.no_grad():
+            unbounded = mine(distance_matrix(codes), orbits, variant)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert set(zip(*(i.tolist() for i in mined.compact()), strict=True)) == set(
+        zip(*(i.tolist() for i in unbounded.compact()), strict=True)
+    )
+
+
+@pytest.mark.parametrize("variant", ["semihard-else-farthest", "semihard", "all", "batch-hard"])
+def test_mining_gives_the_same_triplets_as_on_the_cpu(variant):
+    generator = torch.Generator().manual_seed(1)
+    distance = torch.randint(0, 9, (64, 64), generator=generator).float()
+    orbits = torch.randint(0, 12, (64,), generator=generator)
+    on_cpu = mine(distance, orbits, variant, margin=2.0).compact()
+    on_gpu = mine(distance.cuda(), orbits.cuda(), variant, margin=2.0).compact()
+    assert all(torch.equal(a, b.cpu()) for a, b in zip(on_cpu, on_gpu, strict=True))
+
+
+@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE"])
+def test_first_losses_agree_with_the_cpu(method):
+    """In float32, before rounding differences grow: the same code on both devices."""
+    losses = []
+    for device in ("cpu", "cuda"):
+        orbits = AffineOrbits(
+            _images().to(device), torch.arange(40, device=device) % 4, canvas_px=32
+        )
+        batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
+        torch.manual_seed(0)
+        model = RectifyingEncoder(size_px=32, channels=(8, 16), code_size=32).to(device)
+        loss = build_loss(method, LossConfig(), code_size=32, num_orbits=40).to(device)
+        batch = batches.batch(0)
+        terms = loss(*_encoded(model, loss, batch))
+        losses.append(terms["loss"].item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def _encoded(model, loss, batch):
+    if loss.uses_rectified:
+        codes, rectified = model(batch.images)
+        return codes, batch, rectified
+    return model.encode(batch.images), batch, None
+
+
+def test_training_runs_in_bfloat16_and_resumes(tmp_path):
+    settings = ["encoder.channels=8,16", "train.epochs=0.02", "evaluation.test_images=100"]
+    config = with_settings(affine_digits("OJ"), [*settings, "evaluation.tsne_points=0"])
+    run = Run(tmp_path / "run")
+    results = train(config, run, device="cuda")
+    assert results == train(config, run, device="cuda", resume=True)
+    assert all(record["accuracy"]["mean"] > 0 for record in run.records())
+
+
+def test_non_finite_terms_are_named_with_their_exact_step():
+    orbits = AffineOrbits(_images().cuda(), canvas_px=32)
+    batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
+    model = RectifyingEncoder(size_px=32, channels=(8,), code_size=8).cuda()
+    loss = build_loss("OE", LossConfig(), code_size=8, num_orbits=40)
+    whole = batches.batch
+
+    def batch(index):
+        made = whole(index)
+        if index == 7:
+            made.canonical.fill_(float("nan"))
+        return made
+
+    batches.batch = batch
+    with pytest.raises(Exception, match="'rectify' was not finite at step 7"):
+        fit(model, loss, batches, steps=50)

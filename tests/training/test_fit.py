@@ -1,0 +1,133 @@
+import pytest
+import torch
+
+from orbitset.encoders import RectifyingEncoder
+from orbitset.errors import TrainingError
+from orbitset.losses import LossConfig, build_loss, objective
+from orbitset.orbits import AffineOrbits, OrbitBatches
+from orbitset.runs import Run
+from orbitset.training import fit
+
+
+def _images(num=24):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (num, 1, 8, 8), dtype=torch.uint8, generator=generator)
+
+
+def _parts(method="OJ"):
+    orbits = AffineOrbits(_images(), torch.arange(24) % 3, canvas_px=16, members=5)
+    batches = OrbitBatches(orbits, orbits_per_batch=6, members_per_batch=2)
+    torch.manual_seed(0)
+    model = RectifyingEncoder(size_px=16, channels=(4, 8), code_size=8)
+    loss = build_loss(method, LossConfig(), code_size=8, num_orbits=24)
+    return model, loss, batches
+
+
+def _evaluate(model):
+    with torch.no_grad():
+        return {"probe": float(model.encode(torch.full((2, 1, 16, 16), 0.5)).square().sum())}
+
+
+def _fit(run, *, steps=8, method="OJ", evaluate_at=(0, 4, 8), **more):
+    run.create({"name": "test"})
+    model, loss, batches = _parts(method)
+    fit(
+        model,
+        loss,
+        batches,
+        steps=steps,
+        evaluate=_evaluate,
+        evaluate_at=evaluate_at,
+        run=run,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE"])
+def test_every_method_lowers_its_loss(tmp_path, method):
+    run = Run(tmp_path / "run")
+    more = {"peak_learning_rate": 5e-3, "schedule": "constant"}
+    _fit(run, steps=60, method=method, evaluate_at=(15, 45, 60), **more)
+    early, _, late = (record["terms"]["loss"] for record in run.records())
+    assert late < early
+
+
+def test_same_seed_gives_identical_metrics(tmp_path):
+    for name in ("a", "b"):
+        _fit(Run(tmp_path / name))
+    assert (tmp_path / "a/metrics.jsonl").read_bytes() == (
+        tmp_path / "b/metrics.jsonl"
+    ).read_bytes()
+
+
+def test_metrics_hold_position_terms_and_monitors(tmp_path):
+    run = Run(tmp_path / "run")
+    _fit(run)
+    first, *_, last = run.records()
+    assert (first["step"], first["images"], first["terms"]) == (0, 0, {})
+    assert (last["step"], last["images"], last["epoch"]) == (8, 96, 0.8)
+    assert {"loss", "discriminate", "rectify", "active", "spread"} <= set(last["terms"])
+
+
+def test_first_non_finite_term_stops_training_and_is_named():
+    model, _, batches = _parts()
+
+    @objective()
+    def explode(codes, batch, rectified):
+        value = codes.sum() * (float("inf") if explode.calls == 3 else 1.0)
+        explode.calls += 1
+        return {"loss": value, "burst": value}
+
+    explode.calls = 0
+    with pytest.raises(TrainingError, match="'burst' was not finite at step 3"):
+        fit(model, explode, batches, steps=10)
+
+
+def test_nan_in_the_images_stops_training():
+    model, loss, batches = _parts("AE")
+    whole = batches.batch
+
+    def batch(index):
+        made = whole(index)
+        made.images[0, 0, 0, 0] = float("nan")
+        return made
+
+    batches.batch = batch
+    with pytest.raises(TrainingError, match="not finite at step 0"):
+        fit(model, loss, batches, steps=3)
+
+
+def test_collapse_is_noted(tmp_path):
+    class Notes:
+        messages = []
+
+        def start(self, *_): ...
+        def update(self, *_): ...
+        def stop(self): ...
+        def note(self, message):
+            self.messages.append(message)
+
+    @objective()
+    def shrink(codes, batch, rectified):
+        return {"loss": (codes - 5).square().mean()}
+
+    model, _, batches = _parts()
+    with torch.no_grad():
+        model.encoder.code.weight.zero_()
+        model.encoder.code.bias.fill_(5)
+    more = {"evaluate": _evaluate, "evaluate_at": {2}, "progress": Notes()}
+    fit(model, shrink, batches, steps=2, peak_learning_rate=1e-9, **more)
+    assert "collapsed" in Notes.messages[0]
+
+
+def test_own_loss_in_a_few_lines():
+    @objective()
+    def contrast(codes, batch, rectified):
+        logits = codes @ codes.T
+        same = (batch.orbits[:, None] == batch.orbits).float()
+        return {"loss": torch.nn.functional.binary_cross_entropy_with_logits(logits, same)}
+
+    model, _, batches = _parts()
+    before = model.encoder.code.weight.clone()
+    fit(model, contrast, batches, steps=2)
+    assert not torch.equal(before, model.encoder.code.weight)

@@ -1,0 +1,42 @@
+import pytest
+import torch
+
+from orbitset.errors import TrainingError
+from orbitset.training.monitors import Monitor, code_spread, collapse_warning
+
+
+def test_monitor_names_the_first_bad_step_and_the_part_rather_than_the_sum():
+    monitor = Monitor()
+    for step, value in enumerate([1.0, float("nan"), float("inf")]):
+        terms = {"loss": torch.tensor(value), "rectify": torch.tensor(value)}
+        monitor.watch(step, terms, torch.randn(4, 3))
+    with pytest.raises(TrainingError, match="'rectify' was not finite at step 1"):
+        monitor.check()
+
+
+def test_monitor_means_and_flush():
+    monitor = Monitor()
+    monitor.watch(0, {"loss": torch.tensor(1.0)}, torch.randn(4, 3))
+    monitor.watch(1, {"loss": torch.tensor(3.0)}, torch.randn(4, 3))
+    assert monitor.flush()["loss"] == 2.0
+    assert monitor.flush() == {}
+
+
+def test_monitor_goes_on_from_its_state_bit_for_bit():
+    whole, first = Monitor(), Monitor()
+    values = torch.rand(10).tolist()
+    for step, value in enumerate(values):
+        whole.watch(step, {"loss": torch.tensor(value)}, torch.ones(2, 2))
+    for step, value in enumerate(values[:4]):
+        first.watch(step, {"loss": torch.tensor(value)}, torch.ones(2, 2))
+    second = Monitor(*first.state)
+    for step, value in enumerate(values[4:], start=4):
+        second.watch(step, {"loss": torch.tensor(value)}, torch.ones(2, 2))
+    assert second.means() == whole.means()
+
+
+def test_code_spread_is_small_for_nearly_equal_codes_far_from_the_origin():
+    codes = 100 + 0.01 * torch.randn(64, 8)
+    assert code_spread(codes) < 1e-6
+    assert collapse_warning({"spread": float(code_spread(codes))}) is not None
+    assert collapse_warning({"spread": 0.5}) is None
