@@ -250,7 +250,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except OrbitsetError as error:
-        sys.exit(_fail(str(error), error.hint, error.exit_code))
+        sys.exit(_fail(error.message, error.hint, error.exit_code))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -14,7 +14,8 @@ class OrbitsetError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message if hint is None else f"{message} ({hint})")
+        self.message = message
         self.hint = hint
 
 

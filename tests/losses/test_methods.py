@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from typing import get_args
 
@@ -133,7 +134,7 @@ def test_active_is_the_fraction_of_mined_triplets_inside_the_margin(
     distances = distance_matrix(codes)
     triplets = slow_mine(distances, ORBITS, variant, margin=1.0)
     inside = [distances[a, p] - distances[a, n] + 1.0 > 0 for a, p, n in triplets]
-    active = OrbitJoint(margin=1.0, mining=variant)(codes, batch, None)["active"]
+    active = OrbitJoint(margin=1.0, rectify_weight=0, mining=variant)(codes, batch, None)["active"]
     assert active.item() == pytest.approx(sum(inside).item() / len(inside))
 
 
@@ -213,12 +214,12 @@ def test_every_method_has_finite_gradients_for_identical_codes(method, batch, re
     assert codes.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("build", [OrbitJoint, SupervisedTriplet])
+@pytest.mark.parametrize("loss", [OrbitJoint(rectify_weight=0), SupervisedTriplet()])
 @pytest.mark.parametrize("groups", [[0] * 8, list(range(8))], ids=["one group", "singletons"])
-def test_a_batch_without_triplets_gives_zero_with_a_gradient(build, groups, codes, batch):
+def test_a_batch_without_triplets_gives_zero_with_a_gradient(loss, groups, codes, batch):
     groups = torch.tensor(groups)
     alone = Batch(batch.images, groups, batch.canonical, groups, max_members=8)
-    terms = build()(codes.requires_grad_(), alone, None)
+    terms = loss(codes.requires_grad_(), alone, None)
     terms["loss"].backward()
     assert terms["loss"].item() == terms["active"].item() == 0
     assert torch.equal(codes.grad, torch.zeros_like(codes))
@@ -341,3 +342,22 @@ def test_build_loss_gives_the_objective_of_every_method(name, kind, uses_rectifi
     loss = build_loss(name, LossConfig(), code_size=CODE_SIZE, num_orbits=4)
     assert isinstance(loss, kind)
     assert loss.uses_rectified is uses_rectified
+
+
+def test_random_mining_depends_on_the_batch_seed_alone(codes, batch):
+    loss = OrbitJoint(margin=9.0, rectify_weight=0, mining="semihard-random")
+    seeded = [dataclasses.replace(batch, seed=seed) for seed in (1, 1, 2, 3, 4)]
+    first, again, *others = (loss(codes, b, None)["loss"].item() for b in seeded)
+    assert first == again
+    assert any(other != first for other in others)
+
+
+def test_rectify_term_without_rectified_images_is_refused(codes, batch):
+    with pytest.raises(ValueError, match="needs the rectified images"):
+        OrbitJoint()(codes, batch, None)
+
+
+@pytest.mark.parametrize("option", [{"reduction": "none"}, {"scale": "printed"}])
+def test_misspelt_options_are_refused(codes, batch, rectified, option):
+    with pytest.raises(ConfigError, match="choose"):
+        OrbitJoint(**option)(codes, batch, rectified)

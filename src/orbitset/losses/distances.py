@@ -78,10 +78,10 @@ class _PairedDistances(torch.autograd.Function):
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
     """Products in the dtype of their operands: neither TF32 nor autocast, whatever is set around."""
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
+    products = torch.backends.cuda.matmul
+    before, products.fp32_precision = products.fp32_precision, "ieee"
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+        products.fp32_precision = before

@@ -3,12 +3,13 @@
 Shapes: N codes of k entries, N images of d pixel values.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from orbitset.losses.triplet import Reduction, triplet_loss
+from orbitset.errors import ConfigError
+from orbitset.losses.triplet import Reduction, check_reduction, triplet_loss
 
 Scale = Literal["as-printed", "own-dimension"]
 
@@ -37,6 +38,7 @@ def reconstruction_loss(
             f"images have shape {tuple(images.shape)} but targets {tuple(targets.shape)}; "
             "give one target of the same size per image"
         )
+    check_reduction(reduction)
     squares_N = (images - targets).square().flatten(1).sum(1)
     return squares_N.mean() if reduction == "mean" else squares_N.sum()
 
@@ -76,5 +78,7 @@ def orbit_joint_loss(
 
 def term_scales(codes: Tensor, canonical: Tensor, scale: Scale) -> tuple[float, float]:
     """What the discriminate and the rectify term are multiplied by: (1/d, 1/k) as printed, or swapped."""
-    by_pixels, by_code = 1 / canonical[0].numel(), 1 / codes.shape[1]
+    if scale not in get_args(Scale):
+        raise ConfigError(f"scale is {scale!r}; choose 'as-printed' or 'own-dimension'")
+    by_pixels, by_code = 1 / canonical.shape[1:].numel(), 1 / codes.shape[1]
     return (by_pixels, by_code) if scale == "as-printed" else (by_code, by_pixels)

@@ -18,7 +18,7 @@ from orbitset.losses.distances import distance_matrix
 from orbitset.losses.exemplar import exemplar_loss
 from orbitset.losses.joint import Scale, reconstruction_loss, term_scales
 from orbitset.losses.mining import Variant, check_variant, mine
-from orbitset.losses.triplet import Reduction, mean_by_anchor, triplet_hinges
+from orbitset.losses.triplet import Reduction, triplet_terms
 
 Method = Literal["OJ", "OT", "OE", "ST", "EX", "AE"]
 METHOD_NAMES: dict[Method, str] = {
@@ -45,6 +45,8 @@ class BatchLike(Protocol):
     def labels(self) -> Tensor | None: ...
     @property
     def max_members(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
 
 
 class OrbitJoint(nn.Module):
@@ -76,9 +78,15 @@ class OrbitJoint(nn.Module):
         discriminate_scale, rectify_scale = term_scales(codes, batch.canonical, self.scale)
         terms = {}
         if self.discriminate_weight:
-            hinge, terms["active"] = _mined_hinge(self, codes, batch.orbits, batch.max_members)
+            hinge, terms["active"] = _mined_loss(
+                self, codes, batch.orbits, batch.max_members, batch.seed
+            )
             terms["discriminate"] = self.discriminate_weight * discriminate_scale * hinge
-        if rectified is not None:
+        if self.rectify_weight:
+            if rectified is None:
+                raise ValueError(
+                    "the rectify term needs the rectified images; pass model(images)[1]"
+                )
             error = reconstruction_loss(rectified, batch.canonical, reduction=self.reduction)
             terms["rectify"] = self.rectify_weight * rectify_scale * error
         return {"loss": _sum_of(terms, "discriminate", "rectify"), **terms}
@@ -103,7 +111,7 @@ class SupervisedTriplet(nn.Module):
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         if batch.labels is None:
             raise ConfigError("ST learns from class labels, and these images have none")
-        hinge, active = _mined_hinge(self, codes, batch.labels, None)
+        hinge, active = _mined_loss(self, codes, batch.labels, None, batch.seed)
         return {"loss": hinge, "discriminate": hinge, "active": active}
 
 
@@ -223,18 +231,24 @@ def build_loss(method: Method, config: LossConfig, *, code_size: int, num_orbits
             return Autoencoder(reduction=config.reduction)
 
 
-def _mined_hinge(
-    loss: OrbitJoint | SupervisedTriplet, codes: Tensor, groups: Tensor, max_members: int | None
+def _mined_loss(
+    loss: OrbitJoint | SupervisedTriplet,
+    codes: Tensor,
+    groups: Tensor,
+    max_members: int | None,
+    seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """The triplet loss with triplets mined from the codes, and the fraction of them inside the margin."""
+    """The triplet loss with triplets mined from the codes, and the fraction of them that is active."""
     with torch.no_grad():
-        distances = distance_matrix(codes)
         triplets, valid = mine(
-            distances, groups, loss.mining, margin=loss.margin, max_members=max_members
+            distance_matrix(codes),
+            groups,
+            loss.mining,
+            margin=loss.margin,
+            max_members=max_members,
+            generator=torch.Generator().manual_seed(seed),
         )
-    hinges = triplet_hinges(codes, triplets, margin=loss.margin)
-    active = ((hinges.detach() > 0) & valid).sum() / valid.sum().clamp(min=1)
-    return mean_by_anchor(hinges, triplets.anchor, valid, len(codes), loss.reduction), active
+    return triplet_terms(codes, triplets, margin=loss.margin, valid=valid, reduction=loss.reduction)
 
 
 def _sum_of(terms: Mapping[str, Tensor], *names: str) -> Tensor:

@@ -78,12 +78,15 @@ def mine(
     >>> [index.tolist() for index in mine(distance, torch.tensor([7, 7, 8])).compact()]
     [[0, 1], [1, 0], [2, 2]]
     """
-    _check(distance_NN, orbit_N, variant)
+    _check(distance_NN, orbit_N, variant, max_members)
+    if len(orbit_N) == 0:
+        return Mined(Triplets(*(orbit_N.long() for _ in range(3))), orbit_N.bool())
+    orbit_N = orbit_N.contiguous()
     same_NN = orbit_N[:, None] == orbit_N
     if variant == "batch-hard":
         return _batch_hard(distance_NN, same_NN)
     if max_members is None and orbit_N.device.type == "cpu":
-        max_members = int(orbit_N.unique(return_counts=True)[1].max()) if len(orbit_N) else 1
+        max_members = int(orbit_N.unique(return_counts=True)[1].max())
     positive_NK, is_pair_NK = _positives(orbit_N, max_members)
     if variant == "all":
         return _all(~same_NN, positive_NK, is_pair_NK)
@@ -111,21 +114,23 @@ def check_variant(variant: str) -> None:
         )
 
 
-def _check(distance_NN: Tensor, orbit_N: Tensor, variant: str) -> None:
+def _check(distance_NN: Tensor, orbit_N: Tensor, variant: str, max_members: int | None) -> None:
     check_variant(variant)
     if orbit_N.ndim != 1 or distance_NN.shape != (len(orbit_N), len(orbit_N)):
         raise ValueError(
             f"distance_NN has shape {tuple(distance_NN.shape)} and orbit_N {tuple(orbit_N.shape)}; "
             "pass an N x N matrix and N orbit ids"
         )
-    if orbit_N.is_floating_point() or orbit_N.is_complex():
+    if orbit_N.is_floating_point() or orbit_N.is_complex() or orbit_N.dtype == torch.bool:
         raise TypeError(f"orbit_N has dtype {orbit_N.dtype}; orbit ids are integers")
+    if max_members is not None and max_members < 1:
+        raise ValueError(f"max_members is {max_members}; give at least 1, or None for no promise")
 
 
 def _positives(orbit_N: Tensor, max_members: int | None) -> tuple[Tensor, Tensor]:
     """For each row the other rows of its orbit in ascending order, (N, K), and which places are filled."""
     num = len(orbit_N)
-    num_places = max(0, min(num, max_members or num) - 1)
+    num_places = min(num, max_members or num) - 1
     order_N = orbit_N.argsort(stable=True)
     sorted_N = orbit_N[order_N]
     start_N = torch.searchsorted(sorted_N, orbit_N)
@@ -136,7 +141,7 @@ def _positives(orbit_N: Tensor, max_members: int | None) -> tuple[Tensor, Tensor
     place_K = torch.arange(num_places, device=orbit_N.device)
     skip_NK = (place_K >= rank_N[:, None]).long()
     is_filled_NK = place_K < (size_N - 1)[:, None]
-    source_NK = (start_N[:, None] + place_K + skip_NK).clamp(max=max(0, num - 1))
+    source_NK = (start_N[:, None] + place_K + skip_NK).clamp(max=num - 1)
     return order_N[source_NK].where(is_filled_NK, 0), is_filled_NK
 
 
@@ -166,6 +171,8 @@ def _one_negative(
 
 def _nearest_farther(negatives_NN: Tensor, ap_NK: Tensor) -> tuple[Tensor, Tensor]:
     """Distance and row of the nearest negative beyond each positive; infinity where there is none."""
+    if ap_NK.shape[1] == 0:
+        return ap_NK, ap_NK.long()
     if ap_NK.shape[1] > _SCAN_LIMIT:
         sorted_NN, row_NN = negatives_NN.sort(dim=1, stable=True)
         place_NK = torch.searchsorted(sorted_NN, ap_NK, right=True)
@@ -177,8 +184,6 @@ def _nearest_farther(negatives_NN: Tensor, ap_NK: Tensor) -> tuple[Tensor, Tenso
         torch.where(negatives_NN > ap_N1, negatives_NN, torch.inf).min(1)
         for ap_N1 in ap_NK.split(1, dim=1)
     ]
-    if not found:
-        return ap_NK, ap_NK.long()
     return torch.stack([f.values for f in found], 1), torch.stack([f.indices for f in found], 1)
 
 

@@ -3,11 +3,12 @@
 Shapes: N codes of D entries, T triplets.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from orbitset.errors import ConfigError
 from orbitset.losses.distances import distance_matrix, paired_distances
 from orbitset.losses.mining import Triplets, Variant, check_variant, mine
 
@@ -26,40 +27,47 @@ def triplet_loss(
 
     For each (a, p, q): max(0, margin + |c_a - c_p|^2 - |c_a - c_q|^2).   [paper, eq. orbit_loss, L_t]
     Every code counts as an anchor, one without triplets with 0; a batch without any gives 0 that still
-    carries a gradient.
+    carries a gradient. A code that is not finite makes the loss NaN, whatever was mined.
 
     >>> codes = torch.tensor([[0.0], [1.0], [1.5]])
     >>> triplet = (torch.tensor([0]), torch.tensor([1]), torch.tensor([2]))
     >>> triplet_loss(codes, triplet, margin=2.0, reduction="sum").item()
     0.75
     """
-    hinge_T = triplet_hinges(codes_ND, triplets, margin=margin)
-    return mean_by_anchor(hinge_T, triplets[0], valid, len(codes_ND), reduction)
+    return triplet_terms(codes_ND, triplets, margin=margin, valid=valid, reduction=reduction)[0]
 
 
-def triplet_hinges(
-    codes_ND: Tensor, triplets: tuple[Tensor, Tensor, Tensor], *, margin: float
-) -> Tensor:
-    """The hinge of each triplet, (T,)."""
+def triplet_terms(
+    codes_ND: Tensor,
+    triplets: tuple[Tensor, Tensor, Tensor],
+    *,
+    margin: float,
+    valid: Tensor | None = None,
+    reduction: Reduction = "mean",
+) -> tuple[Tensor, Tensor]:
+    """The triplet loss, and beside it the fraction of triplets whose hinge is active."""
+    check_reduction(reduction)
     anchor_T, positive_T, negative_T = triplets
+    if valid is None:
+        valid = torch.ones_like(anchor_T, dtype=torch.bool)
     distances = paired_distances(
         codes_ND, torch.cat([anchor_T, anchor_T]), torch.cat([positive_T, negative_T])
     )
     ap_T, an_T = distances[: len(anchor_T)], distances[len(anchor_T) :]
-    return (ap_T - an_T + margin).clamp(min=0)
-
-
-def mean_by_anchor(
-    value_T: Tensor, anchor_T: Tensor, valid: Tensor | None, num: int, reduction: Reduction
-) -> Tensor:
-    """The mean of the valid values of each anchor, then the mean or sum over all `num` anchors."""
-    if valid is None:
-        valid = torch.ones_like(anchor_T, dtype=torch.bool)
-    count_N = torch.zeros(num, dtype=torch.int64, device=anchor_T.device)
+    hinge_T = torch.where(valid, (ap_T - an_T + margin).clamp(min=0), 0)
+    count_N = torch.zeros(len(codes_ND), dtype=torch.int64, device=anchor_T.device)
     count_N.index_put_((anchor_T,), valid.long(), accumulate=True)
-    share_T = valid.to(value_T.dtype) / count_N[anchor_T].clamp(min=1)
-    total = (torch.where(valid, value_T, 0) * share_T).sum()
-    return total / max(1, num) if reduction == "mean" else total
+    loss = (hinge_T / count_N[anchor_T].clamp(min=1)).sum()
+    # Comparisons with NaN choose no triplets, which would look like a perfect loss.
+    loss = loss + 0 * codes_ND.detach().sum()
+    active = (hinge_T.detach() > 0).sum() / valid.sum().clamp(min=1)
+    return (loss / max(1, len(codes_ND)) if reduction == "mean" else loss), active
+
+
+def check_reduction(reduction: str) -> None:
+    """Refuse anything but mean and sum."""
+    if reduction not in get_args(Reduction):
+        raise ConfigError(f"reduction is {reduction!r}; choose 'mean' or 'sum'")
 
 
 class TripletLoss(nn.Module):

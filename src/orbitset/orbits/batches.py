@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from orbitset.errors import ConfigError
-from orbitset.seeds import stream
+from orbitset.seeds import stable_seed, stream
 
 
 class Orbits(Protocol):
@@ -53,6 +53,8 @@ class Batch:
     """(B,) int64 where known"""
     max_members: int
     """No orbit has more members than this in the batch: lets mining keep fixed shapes."""
+    seed: int = 0
+    """The batch's own, for whatever a loss draws at random"""
 
 
 class OrbitBatches:
@@ -140,6 +142,7 @@ class OrbitBatches:
             canonical=canonical.repeat_interleave(self.members_per_batch, 0),
             labels=None if labels is None else labels[orbit_B],
             max_members=self.members_per_batch,
+            seed=stable_seed("batch", self.seed, index),
         )
 
     def indices(self, index: int) -> tuple[Tensor, Tensor]:
