@@ -10,6 +10,10 @@ import typer
 
 from orbitset.errors import ConfigError, OrbitsetError
 
+# GNU OpenMP threads that wait by spinning starve each other when anything else runs on the machine.
+# Read when torch is loaded, so it must be set before; a user's own choice stays.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 if TYPE_CHECKING:
     from orbitset.experiments.config import ExperimentConfig
 

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CHUNK_BYTES = 32 * 2**20
+_CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**25}
+"""Of codes looked at together: on a CPU what stays in a core's cache, on a GPU enough to fill it."""
+_FEW_PAIRS, _FEW_SHARE = 2**12, 1 / 16
+"""Up to so many pairs, or this share of all N^2, each on its own is cheaper than a matrix product."""
 
 
 def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor:
@@ -25,20 +28,25 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
     reference = codes_ND if others_MD is None else others_MD
     centre = reference.mean(0)  # distances do not change, rounding errors shrink
     a = codes_ND - centre
-    b = a if others_MD is None else others_MD - centre
+    squares_N = a.square().sum(1)
+    b, squares_M = (a, squares_N)
+    if others_MD is not None:
+        b = others_MD - centre
+        squares_M = b.square().sum(1)
     with _full_precision(a.device):
         products = a @ b.T
-    squares = a.square().sum(1)[:, None] + (b if others_MD is not None else a).square().sum(1)
-    distances = squares.sub_(products, alpha=2).clamp_(min=0)
+    distances = (squares_N[:, None] + squares_M).sub_(products, alpha=2).clamp_(min=0)
     if others_MD is None:
         distances.fill_diagonal_(0)
     return distances
 
 
 def paired_distances(codes_ND: Tensor, left_T: Tensor, right_T: Tensor) -> Tensor:
-    """|c_left - c_right|^2 for each pair of rows, exact for near codes and in little memory.
+    """|c_left - c_right|^2 for each pair of rows, right for near codes too, and in little memory.
 
-    Gradients are finite for identical codes. Memory is N^2 plus a constant, whatever T.
+    Few pairs are taken one by one, forward and backward. Many are looked up in a matrix made in float64,
+    right to 1e-15 of the codes' squared length. Gradients are finite for identical codes. Beside its
+    inputs and output it takes N^2 numbers at most.
 
     >>> codes = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
     >>> paired_distances(codes, torch.tensor([0, 1]), torch.tensor([1, 1])).tolist()
@@ -52,27 +60,56 @@ class _PairedDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, codes_ND: Tensor, left_T: Tensor, right_T: Tensor) -> Tensor:
         ctx.save_for_backward(codes_ND, left_T, right_T)
-        rows = max(1, _CHUNK_BYTES // max(1, codes_ND.shape[1] * codes_ND.element_size()))
+        ctx.is_few = len(left_T) <= max(_FEW_PAIRS, _FEW_SHARE * len(codes_ND) ** 2)
+        if not ctx.is_few:
+            return distance_matrix(codes_ND.double())[left_T, right_T].to(codes_ND.dtype)
         chunks = [
-            (codes_ND[left] - codes_ND[right]).square_().sum(1)
-            for left, right in zip(left_T.split(rows), right_T.split(rows), strict=True)
+            _differences(codes_ND, left, right).square_().sum(1)
+            for left, right in _chunks(codes_ND, left_T, right_T)
         ]
         return torch.cat(chunks)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient is that of a weighted graph: 2 (degree - weights) codes, one matrix product."""
         codes_ND, left_T, right_T = ctx.saved_tensors
-        num = len(codes_ND)
-        weights = grad_T.new_zeros(num * num)
-        weights.index_put_((left_T * num + right_T,), grad_T, accumulate=True)
-        weights_NN = weights.view(num, num)
-        weights_NN = weights_NN + weights_NN.T
-        centred = codes_ND - codes_ND.mean(0)
-        with _full_precision(centred.device):
-            pulled = weights_NN @ centred
-        return 2 * (weights_NN.sum(1)[:, None] * centred - pulled), None, None
+        # index_add_ is deterministic on a CPU only
+        if ctx.is_few and codes_ND.device.type == "cpu":
+            return _gradient_by_pairs(codes_ND, left_T, right_T, grad_T), None, None
+        return _gradient_by_matrix(codes_ND, left_T, right_T, grad_T), None, None
+
+
+def _gradient_by_pairs(codes_ND: Tensor, left_T: Tensor, right_T: Tensor, grad_T: Tensor) -> Tensor:
+    grad_ND = torch.zeros_like(codes_ND)
+    for left, right, grad in _chunks(codes_ND, left_T, right_T, 2 * grad_T):
+        pulled = _differences(codes_ND, left, right).mul_(grad[:, None])
+        grad_ND.index_add_(0, left, pulled).index_add_(0, right, pulled, alpha=-1)
+    return grad_ND
+
+
+def _gradient_by_matrix(
+    codes_ND: Tensor, left_T: Tensor, right_T: Tensor, grad_T: Tensor
+) -> Tensor:
+    """As of a weighted graph: 2 (degree - weights) codes, one matrix product."""
+    num = len(codes_ND)
+    weights = grad_T.new_zeros(num * num)
+    weights.index_put_((left_T * num + right_T,), grad_T, accumulate=True)
+    weights_NN = weights.view(num, num)
+    weights_NN = weights_NN + weights_NN.T
+    centred = codes_ND - codes_ND.mean(0)
+    with _full_precision(centred.device):
+        pulled = weights_NN @ centred
+    return 2 * (weights_NN.sum(1)[:, None] * centred - pulled)
+
+
+def _differences(codes_ND: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    return codes_ND.index_select(0, left).sub_(codes_ND.index_select(0, right))
+
+
+def _chunks(codes_ND: Tensor, *parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    num_bytes = _CHUNK_BYTES.get(codes_ND.device.type, 2**20)
+    rows = max(1, num_bytes // max(1, codes_ND.shape[1] * codes_ND.element_size()))
+    return zip(*(part.split(rows) for part in parts), strict=True)
 
 
 @contextmanager

@@ -35,7 +35,8 @@ Variant = Literal[
     "semihard",
     "all",
 ]
-_SCAN_LIMIT = 16
+_CACHE_BYTES = 2**20
+_SCAN_LIMIT = 24
 """Up to this many positives per anchor, a pass over the matrix for each is cheaper than sorting it."""
 
 
@@ -55,6 +56,8 @@ class Mined(NamedTuple):
 
     def compact(self) -> Triplets:
         """The triplets that count; their number must be known, so this waits for a GPU."""
+        if self.valid.all():
+            return self.triplets
         return Triplets(*(index[self.valid] for index in self.triplets))
 
 
@@ -82,26 +85,66 @@ def mine(
     if len(orbit_N) == 0:
         return Mined(Triplets(*(orbit_N.long() for _ in range(3))), orbit_N.bool())
     orbit_N = orbit_N.contiguous()
-    same_NN = orbit_N[:, None] == orbit_N
     if variant == "batch-hard":
-        return _batch_hard(distance_NN, same_NN)
-    if max_members is None and orbit_N.device.type == "cpu":
+        return _batch_hard(distance_NN, orbit_N[:, None] == orbit_N)
+    is_cpu = orbit_N.device.type == "cpu"
+    if max_members is None and is_cpu:
         max_members = int(orbit_N.unique(return_counts=True)[1].max())
-    positive_NK, is_pair_NK = _positives(orbit_N, max_members)
+    positive_NK, is_pair_NK, size_N = _positives(orbit_N, max_members)
     if variant == "all":
-        return _all(~same_NN, positive_NK, is_pair_NK)
+        return _all(orbit_N[:, None] != orbit_N, positive_NK, is_pair_NK)
     ap_NK = distance_NN.gather(1, positive_NK)
+    if variant == "semihard" and is_cpu and ap_NK.shape[1] <= _SCAN_LIMIT:
+        return _scan_semihard(distance_NN, orbit_N, positive_NK, is_pair_NK, ap_NK, margin)
     if variant == "semihard":
+        same_NN = orbit_N[:, None] == orbit_N
         return _every_semihard(distance_NN, same_NN, positive_NK, is_pair_NK, ap_NK, margin)
-    negative_NK, is_found_NK = _one_negative(
-        distance_NN, same_NN, ap_NK, variant, margin=margin, generator=generator
-    )
+    blocks = [
+        _one_negative(
+            distance_NN[rows],
+            orbit_N[rows, None] == orbit_N,
+            ap_NK[rows],
+            variant,
+            margin=margin,
+            generator=generator,
+        )
+        for rows in _row_blocks(distance_NN, variant)
+    ]
+    negative_NK, is_found_NK = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     anchor_NK = torch.arange(len(orbit_N), device=orbit_N.device)[:, None].expand_as(positive_NK)
-    valid_NK = is_pair_NK & is_found_NK & ~same_NN.all(1, keepdim=True)
+    valid_NK = is_pair_NK & is_found_NK & (size_N < len(orbit_N))[:, None]
     triplets = (
         index.where(valid_NK, 0).flatten() for index in (anchor_NK, positive_NK, negative_NK)
     )
     return Mined(Triplets(*triplets), valid_NK.flatten())
+
+
+def _row_blocks(distance_NN: Tensor, variant: str, num_places: int = 1) -> list[slice]:
+    """On a CPU as many rows as stay in its cache, elsewhere (and for random draws) all of them."""
+    num = step = len(distance_NN)
+    if distance_NN.device.type == "cpu" and variant != "semihard-random":
+        step = max(1, _CACHE_BYTES // (num * max(1, num_places) * distance_NN.element_size()))
+    return [slice(start, start + step) for start in range(0, num, step)]
+
+
+def _scan_semihard(
+    distance_NN: Tensor,
+    orbit_N: Tensor,
+    positive_NK: Tensor,
+    is_pair_NK: Tensor,
+    ap_NK: Tensor,
+    margin: float,
+) -> Mined:
+    ap_NK = ap_NK.masked_fill(~is_pair_NK, torch.inf)
+    found = []
+    for rows in _row_blocks(distance_NN, "semihard", ap_NK.shape[1]):
+        negatives = distance_NN[rows].masked_fill(orbit_N[rows, None] == orbit_N, torch.inf)
+        gap = negatives[:, None] - ap_NK[rows, :, None]  # inf - inf is NaN, which is not semi-hard
+        anchor, place, negative = ((gap > 0) & (gap <= margin)).nonzero(as_tuple=True)
+        anchor += rows.start
+        found.append((anchor, positive_NK[anchor, place], negative.clone()))
+    triplets = Triplets(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    return Mined(triplets, torch.ones_like(triplets.anchor, dtype=torch.bool))
 
 
 def check_variant(variant: str) -> None:
@@ -127,7 +170,7 @@ def _check(distance_NN: Tensor, orbit_N: Tensor, variant: str, max_members: int 
         raise ValueError(f"max_members is {max_members}; give at least 1, or None for no promise")
 
 
-def _positives(orbit_N: Tensor, max_members: int | None) -> tuple[Tensor, Tensor]:
+def _positives(orbit_N: Tensor, max_members: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """For each row the other rows of its orbit in ascending order, (N, K), and which places are filled."""
     num = len(orbit_N)
     num_places = min(num, max_members or num) - 1
@@ -142,7 +185,7 @@ def _positives(orbit_N: Tensor, max_members: int | None) -> tuple[Tensor, Tensor
     skip_NK = (place_K >= rank_N[:, None]).long()
     is_filled_NK = place_K < (size_N - 1)[:, None]
     source_NK = (start_N[:, None] + place_K + skip_NK).clamp(max=num - 1)
-    return order_N[source_NK].where(is_filled_NK, 0), is_filled_NK
+    return order_N[source_NK].where(is_filled_NK, 0), is_filled_NK, size_N
 
 
 def _one_negative(
@@ -164,6 +207,8 @@ def _one_negative(
     an_NK, negative_NK = _nearest_farther(negatives_NN, ap_NK)
     if variant == "semihard-nearest":
         return negative_NK, an_NK - ap_NK <= margin
+    if an_NK.device.type == "cpu" and not an_NK.isinf().any():
+        return negative_NK, torch.ones_like(ap_NK, dtype=torch.bool)
     farthest_N1 = distance_NN.masked_fill(same_NN, -torch.inf).argmax(1, keepdim=True)
     negative_NK = torch.where(an_NK.isinf(), farthest_N1, negative_NK)
     return negative_NK, torch.ones_like(ap_NK, dtype=torch.bool)
@@ -181,7 +226,7 @@ def _nearest_farther(negatives_NN: Tensor, ap_NK: Tensor) -> tuple[Tensor, Tenso
         an_NK = sorted_NN.gather(1, place_NK).masked_fill(is_none_NK, torch.inf)
         return an_NK, row_NN.gather(1, place_NK)
     found = [
-        torch.where(negatives_NN > ap_N1, negatives_NN, torch.inf).min(1)
+        negatives_NN.masked_fill((negatives_NN > ap_N1).logical_not_(), torch.inf).min(1)
         for ap_N1 in ap_NK.split(1, dim=1)
     ]
     return torch.stack([f.values for f in found], 1), torch.stack([f.indices for f in found], 1)
