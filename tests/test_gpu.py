@@ -1,5 +1,7 @@
 """What must hold on a GPU; run with -m gpu where there is one."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -35,13 +37,15 @@ def test_batches_are_the_same_on_cpu_and_gpu(mode):
 
 
 @pytest.mark.parametrize(
-    "variant", ["semihard-else-farthest", "semihard-nearest", "hardest", "batch-hard"]
+    "variant",
+    ["semihard-else-farthest", "semihard-nearest", "semihard-random", "hardest", "batch-hard"],
 )
 def test_fixed_shape_mining_and_loss_do_not_wait_for_the_gpu(variant):
     codes = torch.randn(256, 64, device="cuda", requires_grad=True)
     orbits = torch.arange(256, device="cuda") // 4
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings(action="ignore"):  # that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         with torch.no_grad():
             mined = mine(distance_matrix(codes), orbits, variant, max_members=4)
@@ -50,9 +54,8 @@ def test_fixed_shape_mining_and_loss_do_not_wait_for_the_gpu(variant):
             unbounded = mine(distance_matrix(codes), orbits, variant)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert set(zip(*(i.tolist() for i in mined.compact()), strict=True)) == set(
-        zip(*(i.tolist() for i in unbounded.compact()), strict=True)
-    )
+    if variant != "semihard-random":
+        assert _rows(mined) == _rows(unbounded)
 
 
 @pytest.mark.parametrize("variant", ["semihard-else-farthest", "semihard", "all", "batch-hard"])
@@ -81,7 +84,31 @@ def test_first_losses_agree_with_the_cpu(method, monkeypatch):
         batch = batches.batch(0)
         terms = loss(*_encoded(model, loss, batch))
         losses.append(terms["loss"].item())
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    # the triplet term may choose another of two nearly equal negatives
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2 if method in ("OT", "ST") else 1e-3)
+
+
+def _rows(mined):
+    return set(zip(*(index.tolist() for index in mined.compact()), strict=True))
+
+
+def test_a_training_step_does_not_wait_for_the_gpu():
+    orbits = AffineOrbits(_images().cuda(), canvas_px=32)
+    batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
+    model = RectifyingEncoder(size_px=32, channels=(8,), code_size=8, code_norm="batch").cuda()
+    loss = build_loss("OJ", LossConfig(), code_size=8, num_orbits=40)
+    fit(model, loss, batches, steps=3)
+    optimizer = torch.optim.Adam(model.parameters())
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(action="ignore"):
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        batch = batches.batch(1)
+        codes, rectified = model(batch.images)
+        loss(codes, batch, rectified)["loss"].backward()
+        optimizer.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def _encoded(model, loss, batch):
@@ -95,8 +122,10 @@ def test_training_runs_in_bfloat16_and_resumes(tmp_path):
     settings = ["encoder.channels=8,16", "train.epochs=0.02", "evaluation.test_images=100"]
     config = with_settings(affine_digits("OJ"), [*settings, "evaluation.tsne_points=0"])
     run = Run(tmp_path / "run")
-    results = train(config, run, device="cuda")
-    assert results == train(config, run, device="cuda", resume=True)
+    whole = train(config, run, device="cuda")
+    (run / "results.json").unlink()
+    resumed = train(config, run, device="cuda", resume=True)
+    assert resumed == whole
     assert all(record["accuracy"]["mean"] > 0 for record in run.records())
 
 

@@ -16,6 +16,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from orbitset.experiments.config import ExperimentConfig
+    from orbitset.losses.methods import Method
 
 app = typer.Typer(
     name="orbitset",
@@ -39,12 +40,12 @@ Seed = Annotated[int, typer.Option(help="Of weights, orbits and batches.", min=0
 
 @app.command()
 def demo(
-    out: Out = Path("runs/demo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")] = Path("runs/demo"),
     seed: Seed = 0,
     epochs: Annotated[float | None, typer.Option(help="Length of the OJ run.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    device: Device = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -58,7 +59,6 @@ def demo(
     from orbitset.training.progress import default_progress
 
     _check_flags(resume, overwrite)
-    assert out is not None
     run = Run(out)
     with _interruptible(f"orbitset demo --resume --out {out}"):
         results = run_demo(
@@ -213,7 +213,7 @@ def data_check(
 
     Example: orbitset data check mnist
     """
-    from orbitset.experiments.single import load_splits
+    from orbitset.datasets.named import load_splits
 
     splits = load_splits(source)
     shape = list(splits.train.images.shape[1:])
@@ -302,8 +302,12 @@ def _config(
     from orbitset.runs import Run
 
     chosen = parse_method(method) if method is not None else None
+    if config_file is not None and (source is not None or resume):
+        raise ConfigError("--config describes the whole run; leave out X and --resume beside it")
     if resume and out is not None and Run(out).exists:
         config = from_dict(ExperimentConfig, Run(out).config)
+        if source is not None and source != config.name and _path(source) != config.data:
+            raise ConfigError(f"{out} holds a run of {config.name}, not of {source}")
     elif config_file is not None:
         config = from_dict(ExperimentConfig, _read_config(config_file))
     elif source is None:
@@ -312,7 +316,7 @@ def _config(
             hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
         )
     elif Path(source).exists():
-        config = _config_for_path(source, chosen)
+        config = _config_for_path(source, chosen or "OJ")
     else:
         config = recipe(source, chosen or "OJ")
     given = []
@@ -325,14 +329,17 @@ def _config(
     return with_settings(config, [*given, *settings])
 
 
-def _config_for_path(source: str, method: Any) -> "ExperimentConfig":
+def _config_for_path(source: str, method: "Method") -> "ExperimentConfig":
+    from orbitset.datasets.named import load_splits
     from orbitset.experiments.recipes import affine_images
-    from orbitset.experiments.single import load_splits
 
-    path = str(Path(source).resolve())
-    splits = load_splits(path)
+    splits = load_splits(_path(source))
     size_px = max(splits.train.images.shape[-2:])
-    return affine_images(path, size_px, len(splits.train), method or "OJ")
+    return affine_images(_path(source), size_px, len(splits.train), method)
+
+
+def _path(source: str) -> str:
+    return str(Path(source).resolve())
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -365,8 +372,10 @@ def _check_flags(resume: bool, overwrite: bool) -> None:
 
 def _print_results(results: dict[str, Any], as_json: bool) -> None:
     from orbitset.report import text_table
+    from orbitset.runs import without_nan
 
-    print(json.dumps({"rows": results["rows"]}) if as_json else text_table(results["rows"]))
+    rows = results["rows"]
+    print(json.dumps({"rows": without_nan(rows)}, allow_nan=False) if as_json else text_table(rows))
 
 
 def _say(message: str) -> None:

@@ -7,6 +7,9 @@ OrbitsetError
 └── TrainingError   training had to stop
 """
 
+import difflib
+from collections.abc import Collection
+
 
 class OrbitsetError(Exception):
     """An error with one sentence of what happened and, optionally, a hint of what to do."""
@@ -33,3 +36,13 @@ class RunError(OrbitsetError):
 
 class TrainingError(OrbitsetError):
     pass
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    """Refuse a word that is not among the choices, and name the nearest."""
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
+        raise ConfigError(
+            f"{name} is {value!r}; choose one of {', '.join(choices)}",
+            hint=f"did you mean {near[0]}?" if near else None,
+        )

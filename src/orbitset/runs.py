@@ -12,31 +12,35 @@ figures/, report.html
 """
 
 import datetime
+import fcntl
 import json
+import math
 import os
 import platform
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from orbitset.errors import RunError
+from orbitset.files import remove_parts, write_atomically
 
 _ENTRIES = (
+    "results.json",
+    "checkpoint",
     "metrics.jsonl",
     "timing.jsonl",
-    "results.json",
     "arrays.npz",
     "model.safetensors",
-    "checkpoint",
     "figures",
     "report.html",
     "environment.json",
-    "config.json",
 )
+"""In the order they are removed: first what would make a half-cleared folder look like a run to resume."""
 
 
 class Run:
@@ -61,6 +65,25 @@ class Run:
         return self / "checkpoint" / "latest.safetensors"
 
     @property
+    def command(self) -> str:
+        """The command that makes such a folder: a demo holds runs of its own."""
+        is_demo = self.exists and "runs" in json.loads((self / "config.json").read_text())
+        return "demo" if is_demo else "train"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process at a time may write the folder; the lock goes with the process."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(
+                    f"another process is writing {self.path}; wait for it to end"
+                ) from None
+            yield
+
+    @property
     def config(self) -> dict[str, Any]:
         config: dict[str, Any] = self.read_json("config.json")
         return config
@@ -69,6 +92,7 @@ class Run:
         """Start the folder; what an earlier run left there is only removed when that was asked for."""
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; choose another folder with --out")
+        remove_parts(self.path)
         if self.exists:
             if not overwrite:
                 raise RunError(
@@ -76,8 +100,8 @@ class Run:
                     hint="add --resume to go on with it, --overwrite to start anew, "
                     "or --out to use another folder",
                 )
-            self._clear()
-        elif self.path.is_dir() and any(self.path.iterdir()):
+            self.clear()
+        elif self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
             raise RunError(
                 f"{self.path} is not empty and holds no run; choose another folder with --out"
             )
@@ -99,17 +123,18 @@ class Run:
         except FileNotFoundError:
             raise RunError(
                 f"{self.path} has no {name}: the run is not finished",
-                hint="go on with it: orbitset train --resume --out " + str(self.path),
+                hint=f"go on with it: orbitset {self.command} --resume --out {self.path}",
             ) from None
         except (ValueError, UnicodeDecodeError) as error:
             raise RunError(f"{self / name} is damaged: {error}") from None
 
     def write_json(self, name: str, content: Any) -> None:
-        write_atomically(self / name, (json.dumps(content, indent=2) + "\n").encode())
+        text = json.dumps(without_nan(content), indent=2, allow_nan=False)
+        write_atomically(self / name, f"{text}\n".encode())
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         with (self / name).open("a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(without_nan(record), allow_nan=False) + "\n")
 
     def records(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
         """The complete lines of a file of JSON lines; a last one cut off by a kill is left out."""
@@ -127,7 +152,8 @@ class Run:
         text = "".join(json.dumps(record) + "\n" for record in kept)
         write_atomically(self / name, text.encode())
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Remove what a run wrote, but for its configuration."""
         for name in _ENTRIES:
             entry = self / name
             if entry.is_dir() and not entry.is_symlink():
@@ -136,19 +162,13 @@ class Run:
                 entry.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside and rename, so that a reader finds the old content or the new, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+def without_nan(content: Any) -> Any:
+    """The content with None where a number is not finite, which JSON cannot hold."""
+    if isinstance(content, Mapping):
+        return {key: without_nan(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def describe_environment(*, device: str, seed: int) -> dict[str, Any]:

@@ -174,20 +174,32 @@ def numbered_images(num):
     return ImageSet(torch.arange(num, dtype=torch.uint8).view(num, 1, 1, 1), torch.arange(num))
 
 
-@pytest.mark.parametrize(("num", "sizes"), [(10, [6, 2, 2]), (101, [60, 20, 21])])
+@pytest.mark.parametrize(("num", "sizes"), [(10, [6, 2, 2]), (101, [61, 20, 20])])
 def test_split_gives_six_two_and_two_tenths_each_image_once(num, sizes):
-    parts = split(numbered_images(num))
-    parts = [parts.train, parts.validation, parts.test]
+    parts = split(ImageSet(numbered_images(num).images))
+    parts = [part.images.flatten() for part in (parts.train, parts.validation, parts.test)]
     assert [len(part) for part in parts] == sizes
-    assert sorted(torch.cat([part.labels for part in parts]).tolist()) == list(range(num))
-    assert all(torch.equal(part.images.flatten().long(), part.labels) for part in parts)
+    assert sorted(torch.cat(parts).tolist()) == list(range(num))
 
 
 def test_split_depends_on_the_seed_alone_and_is_not_the_given_order():
-    first, again, other = (split(numbered_images(100), seed=s).train.labels for s in (0, 0, 1))
+    images = ImageSet(numbered_images(100).images)
+    first, again, other = (split(images, seed=s).train.images.flatten() for s in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first.sort().values, torch.arange(60))
+
+
+def test_split_gives_every_class_of_three_images_to_all_parts():
+    labels = torch.arange(20).repeat_interleave(3)
+    parts = split(ImageSet(torch.zeros(60, 1, 2, 2, dtype=torch.uint8), labels))
+    for part in (parts.train, parts.validation, parts.test):
+        assert sorted(part.labels.tolist()) == list(range(20))
+
+
+def test_split_of_classes_too_small_to_test_is_refused():
+    with pytest.raises(DataError, match="no class has three images"):
+        split(numbered_images(20))
 
 
 def test_split_of_fewer_than_ten_images_is_refused():

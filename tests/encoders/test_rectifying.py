@@ -211,8 +211,11 @@ def test_a_size_that_cannot_be_halved_is_refused(size_px, channels):
         ({"channels": (4, 0)}, "encoder.channels is (4, 0); give one width per block"),
         ({"code_size": 0}, "encoder.code_size is 0; give at least 1"),
         ({"pool": 3}, "encoder.pool is 3; choose 2 or 4"),
-        ({"code_norm": "layer"}, "encoder.code_norm is 'layer'; choose 'none', 'batch' or 'unit'"),
-        ({"unpooling": "mean"}, "encoder.unpooling is 'mean'; choose 'copy', 'corner' or"),
+        ({"code_norm": "layer"}, "encoder.code_norm is 'layer'; choose one of none, batch, unit"),
+        (
+            {"unpooling": "mean"},
+            "encoder.unpooling is 'mean'; choose one of copy, corner, switches",
+        ),
     ],
 )
 def test_encoder_settings_out_of_range_are_refused(settings, text):

@@ -28,7 +28,7 @@ def test_the_interval_holds_the_middle_95_percent(num):
 
 def test_a_single_draw_has_no_spread():
     accuracy = accuracy_of([0.5])
-    assert (accuracy.mean, accuracy.sd, accuracy.interval) == (0.5, 0.0, (0.5, 0.5))
+    assert (accuracy.mean, accuracy.sd, accuracy.interval) == (0.5, None, (0.5, 0.5))
 
 
 def test_the_summary_says_what_was_repeated_and_how_often():

@@ -1,7 +1,9 @@
 """Whole small runs, through the command line where the process itself matters."""
 
 import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +15,20 @@ import pytest
 import torch
 
 from orbitset.config import with_settings
+from orbitset.datasets.named import load_splits
 from orbitset.errors import ConfigError, DataError, RunError
-from orbitset.experiments import affine_digits, affine_images, load_run, train
+from orbitset.experiments import (
+    affine_digits,
+    affine_images,
+    affine_mnist,
+    demo_configs,
+    load_run,
+    train,
+)
+from orbitset.experiments.single import build_task, orbits_of_test
+from orbitset.experiments.task import encoding_with
 from orbitset.runs import Run
+from orbitset.training.progress import Silent
 
 SMALL = [
     "encoder.channels=4,8",
@@ -54,19 +67,19 @@ def test_untrained_row_is_the_encoder_before_the_first_step(tmp_path):
     assert untrained["mean"] == run.records()[0]["accuracy"]["mean"]
 
 
-def test_loaded_run_gives_the_codes_it_was_saved_with(tmp_path):
+def test_loaded_run_scores_as_it_did_at_the_end_of_training(tmp_path):
     train(_small("OJ", "train.epochs=0.005"), Run(tmp_path / "run"))
-    _, first, _ = load_run(Run(tmp_path / "run"))
-    _, second, _ = load_run(Run(tmp_path / "run"))
-    images = torch.rand(4, 1, 32, 32)
-    assert torch.equal(first.encode(images), second.encode(images))
-    assert not first.training
+    config, model, splits = load_run(Run(tmp_path / "run"))
+    task = build_task(config, splits, orbits_of_test(config, splits, "cpu"))
+    scores = task.scores(encoding_with(model))
+    assert scores["euclidean"].summary() == Run(tmp_path / "run").records()[-1]["accuracy"]
+    assert not model.training
 
 
 def test_resume_with_other_settings_names_what_differs(tmp_path):
     run = Run(tmp_path / "run")
     train(_small("OJ", "train.epochs=0.005"), run)
-    with pytest.raises(ConfigError, match=r"loss\.margin: 0\.2 → 0\.9"):
+    with pytest.raises(ConfigError, match=r"loss\.margin: None → 0\.9"):
         changed = with_settings(_small("OJ", "train.epochs=0.005"), ["loss.margin=0.9"])
         train(changed, run, resume=True)
 
@@ -105,28 +118,159 @@ def _command(out, *more):
     return [*base, *settings, *every_step, "--device", "cpu", *more]
 
 
-def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(tmp_path):
-    subprocess.run(_command(tmp_path / "whole", "--quiet"), check=True, capture_output=True)
-    rng = random.Random(0)
-    killed = 0
-    for _ in range(20):
-        process = subprocess.Popen(
-            _command(tmp_path / "killed", "--resume", "--quiet"), stderr=subprocess.PIPE
-        )
-        _wait_for_a_step(tmp_path / "killed", process)
+def _finish(out, *more):
+    return subprocess.run(
+        _command(out, "--resume", "--quiet", *more), stderr=subprocess.PIPE, text=True, check=True
+    )
+
+
+def _same_results(a, b):
+    for name in ("metrics.jsonl", "results.json", "model.safetensors"):
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    subprocess.run(_command(out, "--quiet"), check=True, capture_output=True)
+    return out
+
+
+def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(tmp_path, whole):
+    out, rng, killed = tmp_path / "killed", random.Random(0), 0
+    while killed < 5:
+        process = subprocess.Popen(_command(out, "--resume", "--quiet"), stderr=subprocess.DEVNULL)
+        _wait_for_a_step(out, process)
         time.sleep(rng.uniform(0.0, 0.25))
         process.send_signal(signal.SIGKILL)
         if process.wait() != -signal.SIGKILL:
             break
         killed += 1
-        if killed == 5:
-            process = subprocess.run(
-                _command(tmp_path / "killed", "--resume", "--quiet"), stderr=subprocess.PIPE
-            )
-            break
-    assert killed >= 3, process.stderr
-    for name in ("metrics.jsonl", "results.json", "model.safetensors"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
+    assert killed >= 3
+    _finish(out)
+    _same_results(whole, out)
+
+
+def test_killed_while_starting_or_finishing_can_be_resumed(tmp_path, whole):
+    """The folder as a kill leaves it: in the middle of the first write, before the environment,
+    before the first checkpoint, and after the last step."""
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / ".config.json.1.part").write_text("{")
+    _finish(half)
+    _same_results(whole, half)
+    for missing in (["environment.json", "checkpoint"], ["results.json", "arrays.npz"]):
+        out = tmp_path / missing[0]
+        shutil.copytree(whole, out)
+        for name in [*missing, "results.json", "report.html"]:
+            shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink(True)
+        cut_off = (out / "metrics.jsonl").read_text() + '{"step": 99'
+        (out / "metrics.jsonl").write_text(cut_off)
+        _finish(out)
+        _same_results(whole, out)
+        assert (out / "report.html").exists()
+
+
+def test_killed_while_overwriting_does_not_pass_old_results_for_new(tmp_path, whole):
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    (out / "results.json").unlink()
+    (out / "metrics.jsonl").unlink()  # cleared, with the old checkpoint still there
+    done = subprocess.run(_command(out, "--resume"), stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "does not hold the metrics that belong to its checkpoint" in done.stderr
+
+
+def test_resumed_run_records_where_it_went_on(tmp_path, whole):
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    (out / "results.json").unlink()
+    _finish(out)
+    environment = json.loads((out / "environment.json").read_text())
+    assert len(environment["resumed"]) == 1
+    assert "torch" in environment["resumed"][0]["versions"]
+
+
+def test_two_processes_do_not_write_one_run(tmp_path):
+    run = Run(tmp_path / "run")
+    with run.locked(), pytest.raises(RunError, match="another process is writing"):
+        train(_small(), run)
+
+
+def test_random_mining_resumes_exactly(tmp_path):
+    settings = ["loss.mining=semihard-random", "train.checkpoint_every_s=0"]
+    config = _small("OJ", *settings)
+    train(config, Run(tmp_path / "a"))
+    run = Run(tmp_path / "b")
+
+    class Stop(Silent):
+        def update(self, done, images, terms):
+            if done == 20:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, run, progress=Stop())
+    train(config, run, resume=True)
+    _same_results(tmp_path / "a", run.path)
+
+
+@pytest.mark.parametrize("method", ["EX", "OE"])
+def test_interrupted_between_any_two_lines_resumes_exactly(tmp_path, method):
+    """Ctrl-C may come inside the optimizer's step; the checkpoint must not be of a half-made step."""
+    config = _small(method, "train.checkpoint_every_s=0")
+    train(config, Run(tmp_path / "a"))
+    run = Run(tmp_path / "b")
+    steps = []
+
+    class Interrupted(torch.optim.Adam):
+        def step(self, closure=None):
+            super().step(closure)
+            steps.append(1)
+            if len(steps) == 9:
+                raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(torch.optim, "Adam", Interrupted)
+        train(config, run)
+    train(config, run, resume=True)
+    _same_results(tmp_path / "a", run.path)
+
+
+def test_one_shot_task_is_the_same_for_every_method_and_seed():
+    tasks = []
+    for method, seed in (("OJ", 0), ("AE", 5)):
+        config = _small(method, f"seed={seed}")
+        splits = load_splits("digits")
+        tasks.append(build_task(config, splits, orbits_of_test(config, splits, "cpu")))
+    first, second = tasks
+    assert torch.equal(first.labelled_sets, second.labelled_sets)
+    assert torch.equal(first.query_orbit, second.query_orbit)
+    assert torch.equal(first.test.params_NM5, second.test.params_NM5)
+
+
+def test_fresh_orbits_train_end_to_end(tmp_path):
+    results = train(_small("OE", "orbits.mode=fresh", "train.epochs=0.005"), Run(tmp_path / "run"))
+    assert results["rows"]
+
+
+@pytest.mark.skipif("ORBITSET_DATA" not in os.environ, reason="ORBITSET_DATA names no data")
+def test_affine_mnist_takes_a_few_steps(tmp_path):
+    settings = ["train.epochs=0.0002", "train.evaluations=1", "evaluation.test_images=50"]
+    config = with_settings(affine_mnist("OJ"), [*settings, "evaluation.tsne_points=0"])
+    run = Run(tmp_path / "run")
+    train(config, run)
+    assert run.records()[-1]["images"] >= 330
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_orbit_joint_of_the_demo_is_at_least_twice_raw_pixels(tmp_path, seed):
+    config = demo_configs(seed)[0]
+    rows = train(config, Run(tmp_path / "run"))["rows"]
+    accuracy = {row["method"]: row["mean"] for row in rows if row["metric"] == "accuracy"}
+    print(seed, accuracy)
+    assert config.method == "OJ"
+    assert accuracy["OJ"] >= 2 * accuracy["pixels"]
 
 
 def _wait_for_a_step(folder, process):

@@ -18,7 +18,7 @@ from orbitset.losses import (
     objective,
     parse_method,
 )
-from orbitset.losses.methods import METHOD_NAMES, Method
+from orbitset.losses.methods import Method
 from orbitset.losses.mining import Variant
 from orbitset.orbits.batches import Batch
 
@@ -256,7 +256,7 @@ def test_orbit_joint_with_both_weights_zero_is_refused():
 
 @pytest.mark.parametrize("build", [OrbitJoint, SupervisedTriplet, LossConfig])
 def test_an_unknown_mining_is_refused_with_the_nearest_name(build):
-    with pytest.raises(ConfigError, match="mining 'hardst' is not known") as error:
+    with pytest.raises(ConfigError, match="mining is 'hardst'") as error:
         build(mining="hardst")
     assert error.value.hint == "did you mean hardest?"
 
@@ -286,7 +286,7 @@ def test_objective_uses_no_rectified_images_unless_asked():
 @pytest.mark.parametrize("name", get_args(Method))
 def test_parse_method_ignores_case(name):
     assert parse_method(name) == parse_method(name.lower()) == parse_method(name.title()) == name
-    assert name in METHOD_NAMES
+    assert name in get_args(Method)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_parse_method_ignores_case(name):
 def test_parse_method_refuses_other_names_with_the_nearest(name, hint):
     with pytest.raises(ConfigError, match="choose one of OJ, OT, OE, ST, EX, AE") as error:
         parse_method(name)
-    assert repr(name) in str(error.value)
+    assert repr(name.upper()) in str(error.value)
     assert error.value.hint == hint
 
 
@@ -307,7 +307,8 @@ def test_loss_config_refuses_numbers_that_are_not_above_zero(name, value):
 
 
 @pytest.mark.parametrize(
-    ("name", "choices"), [("scale", "as-printed or own-dimension"), ("reduction", "mean or sum")]
+    ("name", "choices"),
+    [("scale", "one of as-printed, own-dimension"), ("reduction", "one of mean, sum")],
 )
 def test_loss_config_refuses_unknown_choices_and_names_the_known(name, choices):
     with pytest.raises(ConfigError, match=f"loss.{name} is 'typo'; choose {choices}"):

@@ -287,7 +287,7 @@ def test_semihard_equals_pytorch_metric_learning_on_its_own_matrix_with_ties(bat
 
 
 def test_an_unknown_variant_is_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match="mining 'semihard-nearst' is not known") as error:
+    with pytest.raises(ConfigError, match="mining is 'semihard-nearst'") as error:
         mine(torch.zeros(2, 2), torch.tensor([0, 0]), "semihard-nearst")
     assert error.value.hint == "did you mean semihard-nearest?"
     assert all(variant in str(error.value) for variant in VARIANTS)

@@ -1,5 +1,4 @@
 import math
-from collections import Counter
 
 import pytest
 import torch
@@ -53,23 +52,22 @@ def every_member(num, members):
     return [(orbit, member) for orbit in range(num) for member in range(members)]
 
 
-@pytest.mark.parametrize(("members", "shown"), [(6, 2), (6, 6), (4, 1), (1, 1)])
-@pytest.mark.parametrize("epoch", [0, 1, 5])
-def test_an_epoch_shows_every_member_once_when_k_divides_m(members, shown, epoch):
-    batches = make_batches(members=members, shown=shown)
-    start, stop = batches.position_at(epoch), batches.position_at(epoch + 1)
-    assert sorted(shown_by(batches, start, stop)) == every_member(7, members)
-
-
 @few_examples
-@given(settings_of_batches(), st.integers(0, 2))
-def test_every_member_is_shown_equally_often_over_a_cycle_of_epochs(chosen, cycle):
-    num, members, per_batch, shown, seed = chosen
-    batches = make_batches(num, members, per_batch, shown, seed)
-    epochs = math.lcm(members, shown) // members
-    start, stop = batches.position_at(cycle * epochs), batches.position_at((cycle + 1) * epochs)
-    counts = Counter(shown_by(batches, start, stop))
-    assert counts == dict.fromkeys(every_member(num, members), epochs)
+@given(settings_of_batches(), st.integers(0, 5))
+def test_an_epoch_shows_every_member_of_every_orbit_once(chosen, epoch):
+    num, members, *_ = chosen
+    batches = make_batches(*chosen)
+    start, stop = batches.position_at(epoch), batches.position_at(epoch + 1)
+    assert sorted(shown_by(batches, start, stop)) == every_member(num, members)
+
+
+@pytest.mark.parametrize(("shown", "sizes"), [(4, {4, 5}), (8, {8, 9}), (11, {11}), (33, {33})])
+def test_the_papers_orbits_of_33_are_shown_once_an_epoch_whatever_k(shown, sizes):
+    batches = make_batches(40, 33, 16, shown)
+    stop = batches.position_at(1)
+    assert sorted(shown_by(batches, 0, stop)) == every_member(40, 33)
+    assert {batches.indices(i)[1].shape[1] for i in range(stop)} == sizes
+    assert batches.max_members == max(sizes)
 
 
 @few_examples
@@ -89,7 +87,7 @@ def test_consecutive_passes_show_members_not_yet_shown_while_enough_are_left(cho
     batches = make_batches(num, members, per_batch, shown, seed)
     passes = members // shown
     pairs = shown_by(batches, 0, passes * batches.batches_per_pass)
-    assert len(set(pairs)) == len(pairs) == num * passes * shown
+    assert len(set(pairs)) == len(pairs) >= num * passes * shown
 
 
 @few_examples

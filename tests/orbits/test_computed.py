@@ -137,7 +137,7 @@ def test_labels_of_another_length_are_refused(shape):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"mode": "other"}, "orbits.mode is 'other'; choose 'fixed' or 'fresh'"),
+        ({"mode": "other"}, "orbits.mode is 'other'; choose one of fixed, fresh"),
         ({"members": 0}, "orbits.members is 0; give at least 1"),
         ({"members_per_batch": 0}, "orbits.members_per_batch is 0; give 1 to 33"),
         ({"members": 5, "members_per_batch": 6}, "orbits.members_per_batch is 6; give 1 to 5"),

@@ -7,6 +7,7 @@ from orbitset.losses import LossConfig, build_loss, objective
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.runs import Run
 from orbitset.training import fit
+from orbitset.training.progress import Silent
 
 
 def _images(num=24):
@@ -65,8 +66,9 @@ def test_metrics_hold_position_terms_and_monitors(tmp_path):
     _fit(run)
     first, *_, last = run.records()
     assert (first["step"], first["images"], first["terms"]) == (0, 0, {})
-    assert (last["step"], last["images"], last["epoch"]) == (8, 96, 0.8)
-    assert {"loss", "discriminate", "rectify", "active", "spread"} <= set(last["terms"])
+    assert (last["step"], last["images"], last["epoch"]) == (8, 120, 1.0)
+    terms = {"loss", "discriminate", "rectify", "active", "spread", "rank"}
+    assert terms <= set(last["terms"])
 
 
 def test_first_non_finite_term_stops_training_and_is_named():
@@ -98,12 +100,9 @@ def test_nan_in_the_images_stops_training():
 
 
 def test_collapse_is_noted(tmp_path):
-    class Notes:
+    class Notes(Silent):
         messages = []
 
-        def start(self, *_): ...
-        def update(self, *_): ...
-        def stop(self): ...
         def note(self, message):
             self.messages.append(message)
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from orbitset.errors import TrainingError
-from orbitset.training.monitors import Monitor, code_spread, collapse_warning
+from orbitset.training.monitors import Monitor, code_spread, collapse_warning, effective_rank
 
 
 def test_monitor_names_the_first_bad_step_and_the_part_rather_than_the_sum():
@@ -40,3 +40,20 @@ def test_code_spread_is_small_for_nearly_equal_codes_far_from_the_origin():
     assert code_spread(codes) < 1e-6
     assert collapse_warning({"spread": float(code_spread(codes))}) is not None
     assert collapse_warning({"spread": 0.5}) is None
+
+
+def test_batch_norm_hides_a_collapse_from_the_spread_but_not_from_the_rank():
+    on_a_line = torch.randn(64, 1) * torch.randn(8)
+    normed = torch.nn.functional.batch_norm(on_a_line * 1e-3, None, None, training=True)
+    monitor = Monitor()
+    monitor.watch(0, {"loss": torch.tensor(0.0)}, normed)
+    means = monitor.flush()
+    assert means["spread"] > 0.9
+    assert "collapsed to nearly a line" in collapse_warning(means)
+
+
+def test_effective_rank_counts_directions():
+    codes = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
+    padded = torch.cat([codes, torch.zeros(2000, 5)], 1)
+    assert effective_rank(padded) == pytest.approx(3, rel=0.02)
+    assert effective_rank(padded[:7]) < 3.001

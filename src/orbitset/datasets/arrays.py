@@ -39,12 +39,28 @@ def load_array(path: Path) -> ImageSet:
 
 
 def split(images: ImageSet, *, seed: int = 0) -> Splits:
-    """Six tenths to train, two to label from, two to test, at random."""
+    """About six tenths to train, two to label from, two to test, at random and class by class.
+
+    A class of fewer than three images goes to training whole.
+    """
     if len(images) < 10:
         raise DataError(f"there are {len(images)} images; at least 10 are needed to train and test")
-    shuffled = images[torch.randperm(len(images), generator=stream("split", seed))]
-    first, second = len(images) * 6 // 10, len(images) * 8 // 10
-    return Splits(shuffled[:first], shuffled[first:second], shuffled[second:])
+    order = torch.randperm(len(images), generator=stream("split", seed))
+    groups = [order]
+    if images.labels is not None:
+        labels = images.labels[order]
+        groups = [order[labels == label] for label in labels.unique()]
+    train, validation, test = [], [], []
+    for group in groups:
+        share = max(1, len(group) // 5) if len(group) >= 3 else 0
+        test.append(group[:share])
+        validation.append(group[share : 2 * share])
+        train.append(group[2 * share :])
+    if sum(map(len, test)) == 0:
+        raise DataError(
+            "no class has three images, so there is nothing to test with; leave the labels out"
+        )
+    return Splits(*(images[torch.cat(part)] for part in (train, validation, test)))
 
 
 def _read(path: Path) -> dict[str, Any]:

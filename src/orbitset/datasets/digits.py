@@ -11,7 +11,7 @@ from orbitset.datasets.images import ImageSet, Splits
 from orbitset.seeds import stream
 
 DIGIT_PX, IMAGE_PX = 12, 16
-NUM_TRAIN, NUM_VALIDATION = 997, 300
+NUM_TEST, NUM_VALIDATION = 500, 300
 
 
 def load_digits() -> Splits:
@@ -26,7 +26,7 @@ def load_digits() -> Splits:
     digits = ImageSet(images, torch.as_tensor(bunch.target, dtype=torch.int64))
     digits = digits[torch.randperm(len(digits), generator=stream("digits"))]
     return Splits(
-        train=digits[:NUM_TRAIN],
-        validation=digits[NUM_TRAIN : NUM_TRAIN + NUM_VALIDATION],
-        test=digits[NUM_TRAIN + NUM_VALIDATION :],
+        train=digits[NUM_TEST + NUM_VALIDATION :],
+        validation=digits[NUM_TEST : NUM_TEST + NUM_VALIDATION],
+        test=digits[:NUM_TEST],
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from orbitset.datasets.images import ImageSet, Splits
 from orbitset.errors import DataError
-from orbitset.runs import write_atomically
+from orbitset.files import write_atomically
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",

@@ -4,7 +4,7 @@ Shapes: N images of C x S x S, D code entries.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from orbitset.encoders.pooling import Unpooling
 from orbitset.encoders.tied_decoder import TiedDecoder
 from orbitset.encoders.vgg import VGGEncoder
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, check_choice
 
 CodeNorm = Literal["none", "batch", "unit"]
 
@@ -38,14 +38,8 @@ class EncoderConfig:
             raise ConfigError(f"encoder.code_size is {self.code_size}; give at least 1")
         if self.pool not in (2, 4):
             raise ConfigError(f"encoder.pool is {self.pool}; choose 2 or 4")
-        if self.code_norm not in ("none", "batch", "unit"):
-            raise ConfigError(
-                f"encoder.code_norm is {self.code_norm!r}; choose 'none', 'batch' or 'unit'"
-            )
-        if self.unpooling not in ("copy", "corner", "switches"):
-            raise ConfigError(
-                f"encoder.unpooling is {self.unpooling!r}; choose 'copy', 'corner' or 'switches'"
-            )
+        check_choice("encoder.code_norm", self.code_norm, get_args(CodeNorm))
+        check_choice("encoder.unpooling", self.unpooling, get_args(Unpooling))
 
 
 class RectifyingEncoder(nn.Module):
@@ -69,6 +63,10 @@ class RectifyingEncoder(nn.Module):
         unpooling: Unpooling = "copy",
     ) -> None:
         super().__init__()
+        check_choice("code_norm", code_norm, get_args(CodeNorm))
+        check_choice("unpooling", unpooling, get_args(Unpooling))
+        if pool not in (2, 4):
+            raise ConfigError(f"pool is {pool}; choose 2 or 4")
         if size_px % (1 << len(channels)):
             raise ConfigError(
                 f"images of {size_px} px cannot be halved {len(channels)} times; "

@@ -23,9 +23,9 @@ class Accuracy:
         return float(self.per_draw.mean())
 
     @property
-    def sd(self) -> float:
-        """Standard deviation over draws; 0 for a single one."""
-        return float(self.per_draw.std()) if len(self.per_draw) > 1 else 0.0
+    def sd(self) -> float | None:
+        """Standard deviation over draws; None for a single one."""
+        return float(self.per_draw.std()) if len(self.per_draw) > 1 else None
 
     @property
     def interval(self) -> tuple[float, float]:

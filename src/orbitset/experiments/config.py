@@ -44,6 +44,18 @@ class ExperimentConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
 
+    @property
+    def margin(self) -> float:
+        """The margin asked for, or the one that fits the code: an eighth of the mean squared distance,
+        2k, of two codes whose entries have unit variance."""
+        if self.loss.margin is not None:
+            return self.loss.margin
+        return self.encoder.code_size / 4 if self.encoder.code_norm == "batch" else 0.2
+
+    @property
+    def uses_margin(self) -> bool:
+        return self.method in ("OJ", "OT", "ST")
+
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; give at least 0")

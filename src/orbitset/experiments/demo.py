@@ -52,6 +52,8 @@ def run_demo(
     }
     if not (resume and run.exists):
         run.create(description, overwrite=overwrite)
+        for config in configs:  # before any is trained, lest a kill leave old results among the new
+            Run(run / config.method).clear()
     elif run.config != description:
         raise ConfigError(
             f"{run.path} was started with other settings",

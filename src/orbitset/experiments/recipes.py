@@ -1,11 +1,10 @@
 """Complete configurations by name. A recipe is a function of the method; numbers are changed by --set."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import replace
 
 from orbitset.encoders.rectifying import EncoderConfig
-from orbitset.errors import ConfigError
+from orbitset.errors import check_choice
 from orbitset.experiments.config import EvalConfig, ExperimentConfig
 from orbitset.losses.methods import LossConfig, Method
 from orbitset.orbits.affine import AffineRanges
@@ -20,7 +19,6 @@ def affine_mnist(method: Method = "OJ") -> ExperimentConfig:
         data="mnist",
         method=method,
         encoder=EncoderConfig(code_size=1024, code_norm="batch"),
-        loss=LossConfig(margin=_margin(1024)),
         train=TrainConfig(evaluations=4),
     )
 
@@ -37,7 +35,7 @@ def affine_digits(method: Method = "OJ") -> ExperimentConfig:
             affine=AffineRanges(translation_px=round(15 / 28 * 16, 2)),
         ),
         encoder=EncoderConfig(channels=(8, 16, 32, 64), code_size=64, code_norm="batch"),
-        loss=LossConfig(margin=_margin(64), discriminate_weight=10.0),
+        loss=LossConfig(discriminate_weight=10.0),
         train=TrainConfig(epochs=8, learning_rate=3e-3, evaluations=8),
         evaluation=EvalConfig(test_images=3_000),
     )
@@ -66,15 +64,5 @@ RECIPES: dict[str, Callable[[Method], ExperimentConfig]] = {
 
 def recipe(name: str, method: Method) -> ExperimentConfig:
     """The recipe of that name, or an error that names the nearest."""
-    if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=1)
-        raise ConfigError(
-            f"{name!r} is neither a path nor a recipe; recipes are {', '.join(RECIPES)}",
-            hint=f"did you mean {near[0]}?" if near else None,
-        )
+    check_choice("what to train, unless it is a path,", name, RECIPES)
     return RECIPES[name](method)
-
-
-def _margin(code_size: int) -> float:
-    """An eighth of the mean squared distance of two codes whose entries have unit variance, 2k."""
-    return code_size / 4

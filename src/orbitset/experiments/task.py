@@ -5,18 +5,18 @@ were drawn need encoding. Queries are transformed test images, chosen once.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from orbitset.errors import DataError
 from orbitset.evaluation.invariance import InvarianceCurve, invariance_curve
-from orbitset.evaluation.labelled import Labelled, draw_labelled_sets
-from orbitset.evaluation.one_shot import one_shot_accuracy
+from orbitset.evaluation.labelled import Labelled, Metric, draw_labelled_sets
+from orbitset.evaluation.one_shot import knn_accuracy
 from orbitset.evaluation.results import Accuracy
 from orbitset.orbits.computed import AffineOrbits
 from orbitset.seeds import stream
+from orbitset.training.fit import Precision, in_bfloat16
 
 _ENCODE_BATCH = 500
 _CURVE_ORBITS, _CURVE_MEMBERS = 150, 8
@@ -35,32 +35,39 @@ class OneShotTask:
         test_images: int,
         draws: int,
         seed: int,
+        shots: int = 1,
     ) -> None:
         if validation.labels_N is None or test.labels_N is None:
             raise DataError("one-shot evaluation needs class labels, and these images have none")
-        if not set(test.labels_N.unique().tolist()) <= set(validation.labels_N.unique().tolist()):
-            raise DataError("some classes of the test images are not among the validation images")
+        missing = set(test.labels_N.tolist()) - set(validation.labels_N.tolist())
+        if missing:
+            raise DataError(
+                f"classes {sorted(missing)[:5]} of the test images have no validation image to label",
+                hint="give every class at least three images",
+            )
         self.validation, self.test = validation, test
         self.query_orbit, self.query_member = _choose(test, test_images, seed)
         members = validation.num_members
         pool_labels = validation.labels_N.repeat_interleave(members)
-        sets = draw_labelled_sets(pool_labels.cpu(), shots=1, draws=draws, seed=seed)
+        sets = draw_labelled_sets(pool_labels.cpu(), shots=shots, draws=draws, seed=seed)
         drawn, places = sets.unique(return_inverse=True)
         drawn = drawn.to(validation.device)
         self.labelled_sets = places.view(sets.shape).to(validation.device)
         self.gallery_orbit, self.gallery_member = drawn // members, drawn % members
 
-    def score(self, encode: Encode, metric: Any = "euclidean") -> Accuracy:
-        return self.scores(encode, (metric,))[metric]
+    def scores(
+        self, encode: Encode, metrics: tuple[Metric, ...] = ("euclidean", "cosine")
+    ) -> dict[Metric, Accuracy]:
+        """Accuracy for each metric, from one encoding."""
+        return self.scores_of(self.encode_queries(encode), encode, metrics)
 
-    def scores(self, encode: Encode, metrics: tuple[Any, ...]) -> dict[str, Accuracy]:
-        """One-shot accuracy for each metric, from one encoding."""
+    def scores_of(
+        self, queries: Labelled, encode: Encode, metrics: tuple[Metric, ...]
+    ) -> dict[Metric, Accuracy]:
+        """The same for queries that have been encoded already."""
         gallery = self.encode_gallery(encode)
-        queries = self.encode_queries(encode)
         return {
-            metric: one_shot_accuracy(
-                gallery, queries, metric=metric, labelled_sets=self.labelled_sets
-            )
+            metric: knn_accuracy(gallery, queries, metric=metric, labelled_sets=self.labelled_sets)
             for metric in metrics
         }
 
@@ -108,10 +115,10 @@ def encode_members(
     return torch.cat(codes)
 
 
-def encoding_with(model: nn.Module, *, precision: str = "float32") -> Encode:
+def encoding_with(model: nn.Module, *, precision: Precision = "float32") -> Encode:
     """The model's encoder as a function for evaluation, without gradients."""
     device = next(model.parameters()).device
-    use_bfloat16 = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+    use_bfloat16 = in_bfloat16(precision, device)
 
     @torch.inference_mode()
     def encode(images: Tensor) -> Tensor:

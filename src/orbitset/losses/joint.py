@@ -5,21 +5,21 @@ Shapes: N codes of k entries, N images of d pixel values.
 
 from typing import Literal, NamedTuple, get_args
 
-import torch
 from torch import Tensor
 
-from orbitset.errors import ConfigError
-from orbitset.losses.triplet import Reduction, check_reduction, triplet_loss
+from orbitset.errors import check_choice
+from orbitset.losses.triplet import Reduction, triplet_terms
 
 Scale = Literal["as-printed", "own-dimension"]
 
 
 class JointLoss(NamedTuple):
-    """The loss and the two weighted terms it is the sum of."""
+    """The loss, the two weighted terms it is the sum of, and the fraction of triplets inside the margin."""
 
     total: Tensor
     discriminate: Tensor
     rectify: Tensor
+    active: Tensor
 
 
 def reconstruction_loss(
@@ -30,6 +30,7 @@ def reconstruction_loss(
     With canonical images as targets this is the rectify term [paper, eq. orbit_loss, L_e]; with the
     inputs themselves, the autoencoder.
 
+    >>> import torch
     >>> reconstruction_loss(torch.ones(5, 1, 2, 2), torch.zeros(5, 1, 2, 2)).item()
     4.0
     """
@@ -38,16 +39,16 @@ def reconstruction_loss(
             f"images have shape {tuple(images.shape)} but targets {tuple(targets.shape)}; "
             "give one target of the same size per image"
         )
-    check_reduction(reduction)
+    check_choice("reduction", reduction, get_args(Reduction))
     squares_N = (images - targets).square().flatten(1).sum(1)
     return squares_N.mean() if reduction == "mean" else squares_N.sum()
 
 
 def orbit_joint_loss(
     codes: Tensor,
-    rectified: Tensor,
+    rectified: Tensor | None,
     canonical: Tensor,
-    triplets: tuple[Tensor, Tensor, Tensor],
+    triplets: tuple[Tensor, Tensor, Tensor] | None,
     *,
     margin: float,
     valid: Tensor | None = None,
@@ -60,25 +61,30 @@ def orbit_joint_loss(
 
     The paper divides the term in code space by the number of pixels d and the term in pixel space by
     the code size k; scale="own-dimension" swaps the two. With rectify_weight 0 it is the orbit triplet
-    loss, with discriminate_weight 0 the orbit encoder.
+    loss, with discriminate_weight 0 the orbit encoder; what a term of weight 0 needs may be None.
 
+    >>> import torch
     >>> codes, images = torch.randn(4, 8), torch.rand(4, 1, 6, 6)
     >>> triplets = (torch.tensor([0]), torch.tensor([1]), torch.tensor([2]))
     >>> loss = orbit_joint_loss(codes, images, images, triplets, margin=0.2)
     >>> bool(loss.total == loss.discriminate), loss.rectify.item()
     (True, 0.0)
     """
-    discriminate_scale, rectify_scale = term_scales(codes, canonical, scale)
-    hinge = triplet_loss(codes, triplets, margin=margin, valid=valid, reduction=reduction)
-    error = reconstruction_loss(rectified, canonical, reduction=reduction)
-    discriminate = discriminate_weight * discriminate_scale * hinge
-    rectify = rectify_weight * rectify_scale * error
-    return JointLoss(torch.add(discriminate, rectify), discriminate, rectify)
-
-
-def term_scales(codes: Tensor, canonical: Tensor, scale: Scale) -> tuple[float, float]:
-    """What the discriminate and the rectify term are multiplied by: (1/d, 1/k) as printed, or swapped."""
-    if scale not in get_args(Scale):
-        raise ConfigError(f"scale is {scale!r}; choose 'as-printed' or 'own-dimension'")
+    check_choice("scale", scale, get_args(Scale))
     by_pixels, by_code = 1 / canonical.shape[1:].numel(), 1 / codes.shape[1]
-    return (by_pixels, by_code) if scale == "as-printed" else (by_code, by_pixels)
+    if scale == "own-dimension":
+        by_pixels, by_code = by_code, by_pixels
+    discriminate = rectify = active = codes.new_zeros(())
+    if discriminate_weight:
+        if triplets is None:
+            raise ValueError("the discriminate term needs triplets; mine them from the codes")
+        hinge, active = triplet_terms(
+            codes, triplets, margin=margin, valid=valid, reduction=reduction
+        )
+        discriminate = discriminate_weight * by_pixels * hinge
+    if rectify_weight:
+        if rectified is None:
+            raise ValueError("the rectify term needs the rectified images; pass model(images)[1]")
+        error = reconstruction_loss(rectified, canonical, reduction=reduction)
+        rectify = rectify_weight * by_code * error
+    return JointLoss(discriminate + rectify, discriminate, rectify, active)

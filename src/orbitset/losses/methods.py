@@ -5,30 +5,21 @@ the one that is minimised; `rectified` is None unless `uses_rectified`. Any func
 trained with: see `objective`.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, check_choice
 from orbitset.losses.distances import distance_matrix
 from orbitset.losses.exemplar import exemplar_loss
-from orbitset.losses.joint import Scale, reconstruction_loss, term_scales
-from orbitset.losses.mining import Variant, check_variant, mine
+from orbitset.losses.joint import Scale, orbit_joint_loss, reconstruction_loss
+from orbitset.losses.mining import Mined, Variant, check_variant, mine
 from orbitset.losses.triplet import Reduction, triplet_terms
 
 Method = Literal["OJ", "OT", "OE", "ST", "EX", "AE"]
-METHOD_NAMES: dict[Method, str] = {
-    "OJ": "orbit joint",
-    "OT": "orbit triplet",
-    "OE": "orbit encode",
-    "ST": "supervised triplet",
-    "EX": "exemplar",
-    "AE": "autoencoder",
-}
 Terms = Mapping[str, Tensor]
 
 
@@ -75,21 +66,27 @@ class OrbitJoint(nn.Module):
         self.uses_rectified = rectify_weight != 0
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
-        discriminate_scale, rectify_scale = term_scales(codes, batch.canonical, self.scale)
-        terms = {}
+        triplets = valid = None
         if self.discriminate_weight:
-            hinge, terms["active"] = _mined_loss(
-                self, codes, batch.orbits, batch.max_members, batch.seed
-            )
-            terms["discriminate"] = self.discriminate_weight * discriminate_scale * hinge
+            triplets, valid = _mine_batch(self, codes, batch.orbits, batch.max_members, batch.seed)
+        loss = orbit_joint_loss(
+            codes,
+            rectified,
+            batch.canonical,
+            triplets,
+            margin=self.margin,
+            valid=valid,
+            discriminate_weight=self.discriminate_weight,
+            rectify_weight=self.rectify_weight,
+            scale=self.scale,
+            reduction=self.reduction,
+        )
+        terms = {"loss": loss.total}
+        if self.discriminate_weight:
+            terms |= {"discriminate": loss.discriminate, "active": loss.active}
         if self.rectify_weight:
-            if rectified is None:
-                raise ValueError(
-                    "the rectify term needs the rectified images; pass model(images)[1]"
-                )
-            error = reconstruction_loss(rectified, batch.canonical, reduction=self.reduction)
-            terms["rectify"] = self.rectify_weight * rectify_scale * error
-        return {"loss": _sum_of(terms, "discriminate", "rectify"), **terms}
+            terms["rectify"] = loss.rectify
+        return terms
 
 
 class SupervisedTriplet(nn.Module):
@@ -111,7 +108,10 @@ class SupervisedTriplet(nn.Module):
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         if batch.labels is None:
             raise ConfigError("ST learns from class labels, and these images have none")
-        hinge, active = _mined_loss(self, codes, batch.labels, None, batch.seed)
+        triplets, valid = _mine_batch(self, codes, batch.labels, None, batch.seed)
+        hinge, active = triplet_terms(
+            codes, triplets, margin=self.margin, valid=valid, reduction=self.reduction
+        )
         return {"loss": hinge, "discriminate": hinge, "active": active}
 
 
@@ -167,7 +167,8 @@ def objective(*, uses_rectified: bool = False) -> Callable[[Callable[..., Terms]
 class LossConfig:
     """The objective's numbers; which of them a method uses is said by its class."""
 
-    margin: float = 0.2
+    margin: float | None = None
+    """None: a quarter of the code size with batch norm on the code, 0.2 otherwise"""
     discriminate_weight: float = 1.0
     """lambda1 of the paper"""
     rectify_weight: float = 1.0
@@ -177,7 +178,7 @@ class LossConfig:
     mining: Variant = "semihard-else-farthest"
 
     def __post_init__(self) -> None:
-        if not self.margin > 0:
+        if self.margin is not None and not self.margin > 0:
             raise ConfigError(f"loss.margin is {self.margin}; give a number above 0")
         for name in ("discriminate_weight", "rectify_weight"):
             if not getattr(self, name) > 0:
@@ -185,11 +186,8 @@ class LossConfig:
                     f"loss.{name} is {getattr(self, name)}; give a number above 0 "
                     "(OT leaves the rectify term out, OE the discriminate term)"
                 )
-        for name, choices in (("scale", Scale), ("reduction", Reduction)):
-            if getattr(self, name) not in get_args(choices):
-                raise ConfigError(
-                    f"loss.{name} is {getattr(self, name)!r}; choose {' or '.join(get_args(choices))}"
-                )
+        check_choice("loss.scale", self.scale, get_args(Scale))
+        check_choice("loss.reduction", self.reduction, get_args(Reduction))
         check_variant(self.mining)
 
 
@@ -199,22 +197,24 @@ def parse_method(name: str) -> Method:
     >>> parse_method("oj")
     'OJ'
     """
-    for method in get_args(Method):
-        if name.upper() == method:
-            return method  # type: ignore[no-any-return]
-    near = difflib.get_close_matches(name.upper(), get_args(Method), n=1, cutoff=0.5)
-    raise ConfigError(
-        f"method {name!r} is not known; choose one of {', '.join(get_args(Method))}",
-        hint=f"did you mean {near[0]}?" if near else None,
-    )
+    check_choice("method", name.upper(), get_args(Method))
+    return cast(Method, name.upper())
 
 
-def build_loss(method: Method, config: LossConfig, *, code_size: int, num_orbits: int) -> nn.Module:
-    """The objective a method and its numbers describe."""
+def build_loss(
+    method: Method,
+    config: LossConfig,
+    *,
+    code_size: int,
+    num_orbits: int,
+    default_margin: float = 0.2,
+) -> nn.Module:
+    """The objective a method and its numbers describe; the default is for a margin left open."""
+    margin = default_margin if config.margin is None else config.margin
     match method:
         case "OJ" | "OT" | "OE":
             return OrbitJoint(
-                margin=config.margin,
+                margin=margin,
                 discriminate_weight=0 if method == "OE" else config.discriminate_weight,
                 rectify_weight=0 if method == "OT" else config.rectify_weight,
                 scale=config.scale,
@@ -223,7 +223,7 @@ def build_loss(method: Method, config: LossConfig, *, code_size: int, num_orbits
             )
         case "ST":
             return SupervisedTriplet(
-                margin=config.margin, reduction=config.reduction, mining=config.mining
+                margin=margin, reduction=config.reduction, mining=config.mining
             )
         case "EX":
             return Exemplar(code_size=code_size, num_orbits=num_orbits)
@@ -231,25 +231,22 @@ def build_loss(method: Method, config: LossConfig, *, code_size: int, num_orbits
             return Autoencoder(reduction=config.reduction)
 
 
-def _mined_loss(
+@torch.no_grad()
+def _mine_batch(
     loss: OrbitJoint | SupervisedTriplet,
     codes: Tensor,
     groups: Tensor,
     max_members: int | None,
     seed: int,
-) -> tuple[Tensor, Tensor]:
-    """The triplet loss with triplets mined from the codes, and the fraction of them that is active."""
-    with torch.no_grad():
-        triplets, valid = mine(
-            distance_matrix(codes),
-            groups,
-            loss.mining,
-            margin=loss.margin,
-            max_members=max_members,
-            generator=torch.Generator().manual_seed(seed),
-        )
-    return triplet_terms(codes, triplets, margin=loss.margin, valid=valid, reduction=loss.reduction)
-
-
-def _sum_of(terms: Mapping[str, Tensor], *names: str) -> Tensor:
-    return torch.stack([terms[name] for name in names if name in terms]).sum()
+) -> Mined:
+    generator = None
+    if loss.mining == "semihard-random":
+        generator = torch.Generator().manual_seed(seed)
+    return mine(
+        distance_matrix(codes),
+        groups,
+        loss.mining,
+        margin=loss.margin,
+        max_members=max_members,
+        generator=generator,
+    )

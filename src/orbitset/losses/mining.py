@@ -18,13 +18,12 @@ Sized by what they find:
 Shapes: N codes, K the most positives an anchor can have, T triplets.
 """
 
-import difflib
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from orbitset.errors import ConfigError
+from orbitset.errors import check_choice
 
 Variant = Literal[
     "semihard-else-farthest",
@@ -149,12 +148,7 @@ def _scan_semihard(
 
 def check_variant(variant: str) -> None:
     """Refuse a name that is no variant, and name the nearest one."""
-    if variant not in get_args(Variant):
-        near = difflib.get_close_matches(variant, get_args(Variant), n=1)
-        raise ConfigError(
-            f"mining {variant!r} is not known; choose one of {', '.join(get_args(Variant))}",
-            hint=f"did you mean {near[0]}?" if near else None,
-        )
+    check_choice("mining", variant, get_args(Variant))
 
 
 def _check(distance_NN: Tensor, orbit_N: Tensor, variant: str, max_members: int | None) -> None:
@@ -236,7 +230,10 @@ def _random_semihard(
     negatives_NN: Tensor, ap_NK: Tensor, margin: float, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     row_NN, first_NK, stop_NK = _semihard_ranges(negatives_NN, ap_NK, margin)
-    draw_NK = torch.rand(ap_NK.shape, generator=generator).to(ap_NK.device)
+    draw_NK = torch.rand(ap_NK.shape, generator=generator)
+    if ap_NK.is_cuda:
+        draw_NK = draw_NK.pin_memory()
+    draw_NK = draw_NK.to(ap_NK.device, non_blocking=True)
     place_NK = first_NK + (draw_NK * (stop_NK - first_NK)).long()
     return row_NN.gather(1, place_NK.clamp_(max=row_NN.shape[1] - 1)), stop_NK > first_NK
 

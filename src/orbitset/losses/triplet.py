@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from orbitset.errors import ConfigError
+from orbitset.errors import check_choice
 from orbitset.losses.distances import distance_matrix, paired_distances
 from orbitset.losses.mining import Triplets, Variant, check_variant, mine
 
@@ -46,7 +46,7 @@ def triplet_terms(
     reduction: Reduction = "mean",
 ) -> tuple[Tensor, Tensor]:
     """The triplet loss, and beside it the fraction of triplets whose hinge is active."""
-    check_reduction(reduction)
+    check_choice("reduction", reduction, get_args(Reduction))
     anchor_T, positive_T, negative_T = triplets
     if valid is None:
         valid = torch.ones_like(anchor_T, dtype=torch.bool)
@@ -64,16 +64,11 @@ def triplet_terms(
     return (loss / max(1, len(codes_ND)) if reduction == "mean" else loss), active
 
 
-def check_reduction(reduction: str) -> None:
-    """Refuse anything but mean and sum."""
-    if reduction not in get_args(Reduction):
-        raise ConfigError(f"reduction is {reduction!r}; choose 'mean' or 'sum'")
-
-
 class TripletLoss(nn.Module):
     """`triplet_loss` with its mining, called as loss(codes, orbits) or loss(codes, orbits, triplets).
 
-    The triplets may come from any miner that gives (anchor, positive, negative) rows.
+    The triplets may come from any miner that gives (anchor, positive, negative) rows. On a GPU, say with
+    `max_members` how many rows an orbit can have: less is computed then.
 
     >>> codes = torch.randn(6, 4, requires_grad=True)
     >>> TripletLoss(margin=0.5)(codes, torch.tensor([0, 0, 1, 1, 2, 2])).backward()
@@ -85,10 +80,12 @@ class TripletLoss(nn.Module):
         margin: float = 0.2,
         mining: Variant = "semihard-else-farthest",
         reduction: Reduction = "mean",
+        max_members: int | None = None,
     ) -> None:
         super().__init__()
         check_variant(mining)
         self.margin, self.mining, self.reduction = margin, mining, reduction
+        self.max_members = max_members
 
     def forward(
         self,
@@ -99,7 +96,11 @@ class TripletLoss(nn.Module):
         valid = None
         if triplets is None:
             triplets, valid = mine(
-                distance_matrix(codes_ND.detach()), orbit_N, self.mining, margin=self.margin
+                distance_matrix(codes_ND.detach()),
+                orbit_N,
+                self.mining,
+                margin=self.margin,
+                max_members=self.max_members,
             )
         return triplet_loss(
             codes_ND, triplets, margin=self.margin, valid=valid, reduction=self.reduction

@@ -1,10 +1,10 @@
 """Batches of P orbits x K members. Batch i is a pure function of the seed and i, so resuming is counting.
 
-An epoch shows every member of every orbit once. A pass visits every orbit once, in a new order, with
-K members not yet shown: each orbit's members lie in a random order on a circle, and pass t takes the
-window of K that starts at t*K. A window never holds a member twice; when windows come round to the
-start (after lcm(M, K) / K passes) the circles are drawn anew. The batches of a pass differ in size by
-at most one orbit, and none is left with a single orbit unless that was asked for.
+An epoch shows every member of every orbit once. It is made of passes; a pass visits every orbit once, in a
+new order, with members not yet shown. Each orbit's members are shuffled anew for every epoch and cut into
+M // K stretches that differ in length by at most one: of 33 members with K = 4, seven stretches of 4 and one
+of 5, so that none is too short to hold a pair. The batches of a pass differ by at most one orbit, and none is
+left with a single orbit unless that was asked for.
 
 Shapes: N orbits, M members per orbit, B = P*K images in a batch.
 """
@@ -93,9 +93,9 @@ class OrbitBatches:
         self.batches_per_pass = math.ceil(len(orbits) / orbits_per_batch)
         if orbits_per_batch > 1:
             self.batches_per_pass = min(self.batches_per_pass, max(1, len(orbits) // 2))
-        cycle = math.lcm(orbits.num_members, members_per_batch)
-        self._passes_per_cycle = cycle // members_per_batch
-        self._cycle: tuple[int, Tensor] | None = None
+        self.passes_per_epoch = orbits.num_members // members_per_batch
+        self.max_members = math.ceil(orbits.num_members / self.passes_per_epoch)
+        self._shuffled: tuple[int, Tensor] | None = None
         self._order: tuple[int, Tensor] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -115,57 +115,70 @@ class OrbitBatches:
     def images_before(self, position: int) -> int:
         """How many images the batches 0 to position - 1 hold together."""
         passes, index = divmod(position, self.batches_per_pass)
-        orbits = passes * len(self.orbits) + self._orbits_before(index)
-        return orbits * self.members_per_batch
+        epochs, pass_in_epoch = divmod(passes, self.passes_per_epoch)
+        start, stop = self._stretch(pass_in_epoch)
+        whole = epochs * self.images_per_epoch + len(self.orbits) * start
+        return whole + self._orbits_before(index) * (stop - start)
 
     def position_at(self, epochs: float) -> int:
         """The first position by which at least this many epochs have been shown."""
         if not 0 <= epochs < math.inf:
             raise ConfigError(f"epochs is {epochs}; give a number of at least 0")
-        orbits = math.ceil(round(epochs * self.images_per_epoch, 6) / self.members_per_batch)
-        passes, rest = divmod(orbits, len(self.orbits))
-        index = next(i for i in range(self.batches_per_pass + 1) if self._orbits_before(i) >= rest)
-        return passes * self.batches_per_pass + index
+        images = math.ceil(round(epochs * self.images_per_epoch, 6))
+        low, high = 0, self.batches_per_pass * self.passes_per_epoch * (math.floor(epochs) + 1)
+        while low < high:
+            middle = (low + high) // 2
+            if self.images_before(middle) < images:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def batch(self, index: int) -> Batch:
         """Batch number `index`; does not move the position."""
         orbit_P, member_PK = self.indices(index)
-        device = self.orbits.device
-        orbit_B = orbit_P.repeat_interleave(self.members_per_batch).to(device)
-        generator = stream("fresh", self.seed, index)
-        images = self.orbits.members(orbit_B, member_PK.flatten().to(device), generator=generator)
-        canonical = self.orbits.canonical(orbit_P.to(device))
+        num_members = member_PK.shape[1]
+        orbit_B = orbit_P.repeat_interleave(num_members)
+        images = self.orbits.members(
+            orbit_B, member_PK.flatten(), generator=stream("fresh", self.seed, index)
+        )
+        canonical = self.orbits.canonical(orbit_P)
         labels = self.orbits.labels_N
         return Batch(
             images=images,
             orbits=orbit_B,
-            canonical=canonical.repeat_interleave(self.members_per_batch, 0),
+            canonical=canonical.repeat_interleave(num_members, 0),
             labels=None if labels is None else labels[orbit_B],
-            max_members=self.members_per_batch,
+            max_members=self.max_members,
             seed=stable_seed("batch", self.seed, index),
         )
 
     def indices(self, index: int) -> tuple[Tensor, Tensor]:
         """Which orbits, (P,), and which members of each, (P, K), batch number `index` shows."""
-        pass_, index_in_pass = divmod(index, self.batches_per_pass)
-        start, stop = self._orbits_before(index_in_pass), self._orbits_before(index_in_pass + 1)
-        orbit_P = self._pass_order(pass_)[start:stop]
-        cycle, pass_in_cycle = divmod(pass_, self._passes_per_cycle)
-        window_K = pass_in_cycle * self.members_per_batch + torch.arange(self.members_per_batch)
-        return orbit_P, self._circles(cycle)[orbit_P][:, window_K % self.orbits.num_members]
+        passes, index_in_pass = divmod(index, self.batches_per_pass)
+        epoch, pass_in_epoch = divmod(passes, self.passes_per_epoch)
+        first, last = self._orbits_before(index_in_pass), self._orbits_before(index_in_pass + 1)
+        orbit_P = self._pass_order(passes)[first:last]
+        start, stop = self._stretch(pass_in_epoch)
+        return orbit_P, self._shuffled_members(epoch)[orbit_P, start:stop]
 
     def _orbits_before(self, index_in_pass: int) -> int:
         return index_in_pass * len(self.orbits) // self.batches_per_pass
 
-    def _pass_order(self, pass_: int) -> Tensor:
-        if self._order is None or self._order[0] != pass_:
-            order = torch.randperm(len(self.orbits), generator=stream("order", self.seed, pass_))
-            self._order = (pass_, order)
+    def _stretch(self, pass_in_epoch: int) -> tuple[int, int]:
+        members, passes = self.orbits.num_members, self.passes_per_epoch
+        return pass_in_epoch * members // passes, (pass_in_epoch + 1) * members // passes
+
+    def _pass_order(self, number: int) -> Tensor:
+        if self._order is None or self._order[0] != number:
+            order = torch.randperm(len(self.orbits), generator=stream("order", self.seed, number))
+            self._order = (number, order.to(self.orbits.device))
         return self._order[1]
 
-    def _circles(self, cycle: int) -> Tensor:
-        if self._cycle is None or self._cycle[0] != cycle:
+    def _shuffled_members(self, epoch: int) -> Tensor:
+        if self._shuffled is None or self._shuffled[0] != epoch:
             shape = (len(self.orbits), self.orbits.num_members)
-            keys = torch.rand(shape, generator=stream("circles", self.seed, cycle))
-            self._cycle = (cycle, keys.argsort(dim=1, stable=True))
-        return self._cycle[1]
+            keys = torch.rand(shape, generator=stream("members", self.seed, epoch))
+            order = keys.argsort(dim=1, stable=True).to(self.orbits.device)
+            self._shuffled = (epoch, order)
+        return self._shuffled[1]

@@ -7,21 +7,23 @@ Shapes: N orbits, M members per orbit, B images asked for, C x S x S canvas.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from orbitset.errors import ConfigError, DataError
+from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.orbits.affine import IDENTITY, AffineRanges, sample_affine, warp
 from orbitset.seeds import stream
+
+Mode = Literal["fixed", "fresh"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrbitConfig:
     """Which orbits are made from the images, and how they are batched."""
 
-    mode: Literal["fixed", "fresh"] = "fixed"
+    mode: Mode = "fixed"
     members: int = 33
     """Members per orbit, the canonical one included; an epoch shows each once."""
     canvas_px: int = 64
@@ -30,8 +32,7 @@ class OrbitConfig:
     affine: AffineRanges = field(default_factory=AffineRanges)
 
     def __post_init__(self) -> None:
-        if self.mode not in ("fixed", "fresh"):
-            raise ConfigError(f"orbits.mode is {self.mode!r}; choose 'fixed' or 'fresh'")
+        check_choice("orbits.mode", self.mode, get_args(Mode))
         if self.members < 1:
             raise ConfigError(f"orbits.members is {self.members}; give at least 1")
         if not 1 <= self.members_per_batch <= self.members:
@@ -64,11 +65,15 @@ class AffineOrbits:
         canvas_px: int = 64,
         members: int = 33,
         ranges: AffineRanges | None = None,
-        mode: Literal["fixed", "fresh"] = "fixed",
+        mode: Mode = "fixed",
         seed: int = 0,
     ) -> None:
         check_images(images_NCHW, labels_N)
-        OrbitConfig(mode=mode, members=members, members_per_batch=1, canvas_px=canvas_px)
+        check_choice("mode", mode, get_args(Mode))
+        if members < 1 or canvas_px < 2:
+            raise ConfigError(
+                f"members is {members} and canvas_px {canvas_px}; give at least 1 and 2"
+            )
         self.images_NCHW = images_NCHW
         self.labels_N = labels_N
         self.canvas_px = canvas_px
@@ -101,7 +106,10 @@ class AffineOrbits:
         elif generator is None:
             raise ValueError("fresh orbits draw their members anew; pass a generator to draw from")
         else:
-            params_B5 = sample_affine(len(orbit_B), self.ranges, generator).to(self.device)
+            params_B5 = sample_affine(len(orbit_B), self.ranges, generator)
+            if self.device.type == "cuda":
+                params_B5 = params_B5.pin_memory()
+            params_B5 = params_B5.to(self.device, non_blocking=True)
         return warp(self.images_NCHW[orbit_B], params_B5, self.canvas_px)
 
     def canonical(self, orbit_B: Tensor) -> Tensor:

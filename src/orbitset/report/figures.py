@@ -84,7 +84,7 @@ def tsne_map(points: np.ndarray, labels: np.ndarray, title: str) -> Figure:
     return figure
 
 
-def invariance_curves(arrays: dict[str, np.ndarray], margin: float, title: str) -> Figure:
+def invariance_curves(arrays: dict[str, np.ndarray], margin: float | None, title: str) -> Figure:
     """Invariance and selectivity against epsilon, with the margin marked."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(4.6, 3.2), layout="constrained")
@@ -94,7 +94,7 @@ def invariance_curves(arrays: dict[str, np.ndarray], margin: float, title: str) 
         axes.plot(epsilons, arrays["selectivity"], color="#c8384e", lw=2, label="selectivity")
         axes.set(xscale="log", xlabel="ε, squared distance", ylabel="fraction of pairs")
         axes.set(ylim=(0, 1.02), xlim=(epsilons[0], epsilons[-1]))
-        if epsilons[0] <= margin <= epsilons[-1]:
+        if margin is not None and epsilons[0] <= margin <= epsilons[-1]:
             axes.axvline(margin, color=_GREY, lw=1, ls=":")
             axes.annotate("ε = α", (margin, 1.02), ha="center", va="bottom", color="#6b7280")
         axes.set_title(title, loc="left", color=_INK, pad=16)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from orbitset.files import write_atomically
 from orbitset.report import figures
 from orbitset.report.tables import format_repeats, format_value, metric_name, ordered
-from orbitset.runs import Run, write_atomically
+from orbitset.runs import Run
 
 _CSS = """
 :root { --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb; --accent: #c8384e; }
@@ -149,7 +150,7 @@ def _geometry(run: Run, runs: list[Run]) -> str:
     cards = []
     for each in runs:
         method, arrays = each.config["method"], _arrays(each)
-        margin = each.config["loss"]["margin"]
+        margin = float(arrays["margin"]) if "margin" in arrays else None
         curve = figures.invariance_curves(arrays, margin, method)
         caption = "Same-orbit pairs within ε, and other pairs beyond it."
         cards.append(_figure(run, f"invariance-{method}", curve, caption))
@@ -160,7 +161,9 @@ def _geometry(run: Run, runs: list[Run]) -> str:
     body = "".join(f'<div class="card">{card}</div>' for card in cards)
     return (
         "<h2>Geometry of the codes</h2><p>The paper calls an embedding ε-invariant when images of one orbit "
-        "lie within squared distance ε and all others beyond it: both curves at 1 for one ε.</p>"
+        "lie within squared distance ε and all others beyond it: both curves at 1 for one ε. The dotted "
+        "line is the margin α of the methods that have one; that ε = α follows only for codes of bounded "
+        "length.</p>"
         f'<div class="pair">{body}</div>'
     )
 

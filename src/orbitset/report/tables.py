@@ -28,7 +28,7 @@ def format_value(row: dict[str, Any]) -> str:
     ('0.661 ± 0.027', '0.500')
     """
     spread = "" if row["sd"] is None else f" ± {row['sd']:.3f}"
-    return f"{row['mean']:.3f}{spread}"
+    return "–" if row["mean"] is None else f"{row['mean']:.3f}{spread}"
 
 
 def format_repeats(row: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.errors import RunError, TrainingError
-from orbitset.runs import write_atomically
+from orbitset.files import remove_parts, write_atomically
 
 
 def save_checkpoint(
@@ -32,6 +32,8 @@ def save_checkpoint(
         tensors |= {f"optimizer.{index}.{k}": v for k, v in state.items()}
     metadata = {"progress": json.dumps(progress)}
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_parts(path.parent)
         write_atomically(path, _to_bytes(tensors, metadata))
     except OSError as error:
         raise TrainingError(
@@ -56,15 +58,20 @@ def load_checkpoint(
     loss.load_state_dict(_part(tensors, "loss."))
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in _part(tensors, "optimizer.").items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
+        place, name = key.split(".", 1)
+        state.setdefault(int(place), {})[name] = value
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, values in state.items():  # the layout the moments had, not only their values
+        for name, value in values.items():
+            if value.shape == parameters[index].shape:
+                values[name] = torch.empty_like(parameters[index]).copy_(value)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     return progress
 
 
-def save_model(path: Path, model: nn.Module, metadata: dict[str, str]) -> None:
-    """The weights alone, for use after training."""
-    write_atomically(path, _to_bytes(model.state_dict(), metadata))
+def save_model(path: Path, model: nn.Module, about: dict[str, str]) -> None:
+    """The weights alone, for use after training; equal weights give equal bytes."""
+    write_atomically(path, _to_bytes(model.state_dict(), {"about": json.dumps(about)}))
 
 
 def load_model(path: Path, model: nn.Module) -> None:

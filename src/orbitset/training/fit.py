@@ -1,20 +1,21 @@
 """Training, as one loop to be read from top to bottom."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
 
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, RunError, TrainingError, check_choice
 from orbitset.runs import Run
 from orbitset.training.checkpoint import load_checkpoint, save_checkpoint
 from orbitset.training.monitors import Monitor, collapse_warning
 from orbitset.training.progress import Progress, Silent
 from orbitset.training.schedule import Schedule, learning_rate
 
+Precision = Literal["auto", "float32", "bfloat16"]
 _LOOK_EVERY = 20
 """Steps between looks at the terms on a GPU, each of which waits for it."""
 
@@ -26,12 +27,15 @@ class TrainConfig:
     epochs: float = 1.0
     """An epoch shows every member of every orbit once."""
     learning_rate: float = 1e-3
+    adam_eps: float = 1e-12
+    """Below torch's 1e-8: the equation's 1/d makes gradients so small that it would slow them down."""
     schedule: Schedule = "cosine"
     warmup_steps: int = 100
+    """At most a tenth of the training."""
     evaluations: int = 10
     """Evaluations during training, evenly spaced, besides the one before it."""
     checkpoint_every_s: float = 60.0
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """auto: bfloat16 convolutions on a GPU, float32 on a CPU"""
 
     def __post_init__(self) -> None:
@@ -39,23 +43,25 @@ class TrainConfig:
             raise ConfigError(f"train.epochs is {self.epochs}; give a number above 0")
         if not self.learning_rate > 0:
             raise ConfigError(f"train.learning_rate is {self.learning_rate}; give a number above 0")
-        if self.schedule not in ("constant", "linear", "cosine"):
-            raise ConfigError(
-                f"train.schedule is {self.schedule!r}; choose 'constant', 'linear' or 'cosine'"
-            )
-        if self.precision not in ("auto", "float32", "bfloat16"):
-            raise ConfigError(
-                f"train.precision is {self.precision!r}; choose 'auto', 'float32' or 'bfloat16'"
-            )
-        for name in ("warmup_steps", "evaluations", "checkpoint_every_s"):
+        check_choice("train.schedule", self.schedule, get_args(Schedule))
+        check_choice("train.precision", self.precision, get_args(Precision))
+        for name in ("warmup_steps", "checkpoint_every_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"train.{name} is {getattr(self, name)}; give at least 0")
+        if self.evaluations < 1:
+            raise ConfigError(f"train.evaluations is {self.evaluations}; give at least 1")
+        if not self.adam_eps > 0:
+            raise ConfigError(f"train.adam_eps is {self.adam_eps}; give a number above 0")
 
 
-class Encoder(Protocol):
-    """What `fit` asks of a model."""
+class Objective(Protocol):
+    """What is minimised: see `orbitset.losses.methods`."""
 
-    def encode(self, images: Tensor) -> Tensor: ...
+    uses_rectified: bool
+
+    def __call__(
+        self, codes: Tensor, batch: Any, rectified: Tensor | None
+    ) -> Mapping[str, Tensor]: ...
 
 
 class Batches(Protocol):
@@ -76,9 +82,10 @@ def fit(
     *,
     steps: int,
     peak_learning_rate: float = 1e-3,
+    adam_eps: float = 1e-12,
     schedule: Schedule = "cosine",
     warmup_steps: int = 100,
-    precision: Literal["auto", "float32", "bfloat16"] = "auto",
+    precision: Precision = "auto",
     evaluate: Callable[[nn.Module], dict[str, Any]] | None = None,
     evaluate_at: Collection[int] = (),
     run: Run | None = None,
@@ -89,6 +96,7 @@ def fit(
 ) -> None:
     """Minimise the objective over `steps` batches with Adam.
 
+    The learning rate is `learning_rate(step, …)` with at most a tenth of the steps for warming up.
     `evaluate` is called with the model at the steps in `evaluate_at` (0 is before training) and its
     numbers go to the run's metrics with the mean terms since the last evaluation. With a run, state is
     saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
@@ -96,9 +104,9 @@ def fit(
     """
     progress = progress or Silent()
     device = next(model.parameters()).device
-    use_bfloat16 = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
-    # The equation's 1/d makes gradients small; the usual eps of 1e-8 would slow them down further.
-    optimizer = torch.optim.Adam([*model.parameters(), *loss.parameters()], eps=1e-12)
+    use_bfloat16 = in_bfloat16(precision, device)
+    parameters = [*model.parameters(), *loss.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=peak_learning_rate, eps=adam_eps)
     step, monitor = 0, Monitor()
 
     if run is not None and resume and run.checkpoint.exists():
@@ -106,6 +114,11 @@ def fit(
         step, monitor = saved["step"], Monitor(saved["sums"], saved["steps_summed"])
         run.rewind("metrics.jsonl", saved["evaluated"])
         run.rewind("timing.jsonl", saved["evaluated"])
+        if [record["step"] for record in run.records()][-1:] != [saved["evaluated"]]:
+            raise RunError(
+                f"{run.path} does not hold the metrics that belong to its checkpoint",
+                hint="start anew with --overwrite",
+            )
     elif run is not None:
         run.rewind("metrics.jsonl", -1)
         run.rewind("timing.jsonl", -1)
@@ -127,6 +140,7 @@ def fit(
         save_checkpoint(run.checkpoint, model=model, loss=loss, optimizer=optimizer, progress=state)
         saved_at = time.monotonic()
 
+    images_at_start = batches.images_before(step)
     model.train()
     progress.start(label, steps, step)
     try:
@@ -136,9 +150,8 @@ def fit(
                 means = monitor.flush()
                 if warning := collapse_warning(means):
                     progress.note(f"warning: {label}, step {step}: {warning}")
-                model.eval()
-                metrics = evaluate(model)
-                model.train()
+                with progress.pause(f"{label}: evaluating at step {step}"):
+                    metrics = _evaluate(evaluate, model, step)
                 batches.position = step
                 record = {
                     "step": step,
@@ -179,14 +192,35 @@ def fit(
 
             if device.type == "cpu" or step % _LOOK_EVERY == 0 or step == steps:
                 monitor.check()
-                first = max(0, step - (1 if device.type == "cpu" else _LOOK_EVERY))
-                images = batches.images_before(step) - batches.images_before(first)
+                images = batches.images_before(step) - images_at_start
                 progress.update(step, images, {k: float(v.detach()) for k, v in terms.items()})
-            if time.monotonic() - saved_at > checkpoint_every_s:
+            # at an evaluation what was watched is still needed; it saves itself when done
+            if time.monotonic() - saved_at > checkpoint_every_s and step not in evaluate_at:
                 save()
-    except KeyboardInterrupt:
-        save()
-        raise
     finally:
         progress.stop()
     batches.position = step
+
+
+def in_bfloat16(precision: Precision, device: torch.device) -> bool:
+    """Whether convolutions run in bfloat16: where asked for, and by default on a GPU."""
+    check_choice("precision", precision, get_args(Precision))
+    return precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+
+
+def _evaluate(
+    evaluate: Callable[[nn.Module], dict[str, Any]], model: nn.Module, step: int
+) -> dict[str, Any]:
+    model.eval()
+    try:
+        return evaluate(model)
+    except ValueError as error:
+        weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+        if weights.isfinite().all():
+            raise
+        raise TrainingError(
+            f"the weights were not finite after step {step}; training stopped",
+            hint="lower the learning rate with --set train.learning_rate=…",
+        ) from error
+    finally:
+        model.train()

@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 _LINE_EVERY_S = 10.0
@@ -13,8 +14,28 @@ class Progress(Protocol):
 
     def start(self, label: str, total: int, done: int) -> None: ...
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None: ...
+    def pause(self, message: str) -> AbstractContextManager[None]: ...
     def note(self, message: str) -> None: ...
     def stop(self) -> None: ...
+
+
+class _Clock:
+    """Time spent on what is being timed, pauses left out."""
+
+    def __init__(self) -> None:
+        self._running_s, self._since = 0.0, time.monotonic()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._running_s = self.elapsed_s
+        try:
+            yield
+        finally:
+            self._since = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._running_s + time.monotonic() - self._since
 
 
 class Silent:
@@ -22,6 +43,9 @@ class Silent:
 
     def start(self, label: str, total: int, done: int) -> None: ...
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None: ...
+    def pause(self, message: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def note(self, message: str) -> None: ...
     def stop(self) -> None: ...
 
@@ -31,21 +55,24 @@ class Lines:
 
     def start(self, label: str, total: int, done: int) -> None:
         self._label, self._total, self._first = label, total, done
-        self._started_at = self._shown_at = time.monotonic()
-        self._images = 0
+        self._clock, self._shown_at = _Clock(), time.monotonic()
 
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None:
-        self._images += images
-        now = time.monotonic()
-        if now - self._shown_at < _LINE_EVERY_S and done < self._total:
+        if time.monotonic() - self._shown_at < _LINE_EVERY_S and done < self._total:
             return
-        self._shown_at = now
-        speed = self._images / max(1e-9, now - self._started_at)
-        left_s = (self._total - done) * (now - self._started_at) / max(1, done - self._first)
+        self._shown_at = time.monotonic()
+        elapsed_s = max(1e-9, self._clock.elapsed_s)
+        left_s = (self._total - done) * elapsed_s / max(1, done - self._first)
         self.note(
             f"{self._label}  {done}/{self._total}  {format_terms(terms)}  "
-            f"{speed:,.0f} images/s  {format_seconds(left_s)} left"
+            f"{images / elapsed_s:,.0f} images/s  {format_seconds(left_s)} left"
         )
+
+    @contextmanager
+    def pause(self, message: str) -> Iterator[None]:
+        self.note(message)
+        with self._clock.paused():
+            yield
 
     def note(self, message: str) -> None:
         print(message, file=sys.stderr, flush=True)
@@ -77,16 +104,23 @@ class Bar:
             console=self._console,
             expand=wide,
         )
+        self._label = label
         self._task = self._progress.add_task(label, total=total, completed=done, terms="", speed="")
-        self._started_at, self._images = time.monotonic(), 0
+        self._clock = _Clock()
         self._progress.start()
 
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None:
-        self._images += images
-        speed = self._images / max(1e-9, time.monotonic() - self._started_at)
+        speed = images / max(1e-9, self._clock.elapsed_s)
         self._progress.update(
             self._task, completed=done, terms=format_terms(terms), speed=f"{speed:,.0f} images/s"
         )
+
+    @contextmanager
+    def pause(self, message: str) -> Iterator[None]:
+        self._progress.update(self._task, description=message)
+        with self._clock.paused():
+            yield
+        self._progress.update(self._task, description=self._label)
 
     def note(self, message: str) -> None:
         self._console.print(message, highlight=False, markup=False)

@@ -1,7 +1,9 @@
 """The learning rate as a pure function of the step."""
 
 import math
-from typing import Literal
+from typing import Literal, get_args
+
+from orbitset.errors import check_choice
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -15,6 +17,7 @@ def learning_rate(
     ...  for s in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
+    check_choice("schedule", schedule, get_args(Schedule))
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)

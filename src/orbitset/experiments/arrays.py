@@ -1,0 +1,70 @@
+"""What the figures of a run are drawn from: curves, t-SNE points and uint8 images."""
+
+import io
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orbitset.encoders.rectifying import RectifyingEncoder
+from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.task import OneShotTask, encoding_with, orbit_curve
+from orbitset.orbits.computed import AffineOrbits
+
+_GRID_COLUMNS, _STRIP_ROWS, _STRIP_COLUMNS = 12, 4, 12
+
+
+@torch.inference_mode()
+def figure_arrays(
+    config: ExperimentConfig, model: RectifyingEncoder, task: OneShotTask | None, test: AffineOrbits
+) -> bytes:
+    """The content of arrays.npz."""
+    encode = encoding_with(model, precision=config.train.precision)
+    curve = orbit_curve(encode, test)
+    shown = _shown_orbits(test)
+    member = torch.arange(1, len(shown) + 1, device=test.device) % test.num_members
+    transformed = test.members(shown, member)
+    strips = shown[:_STRIP_ROWS].repeat_interleave(_STRIP_COLUMNS)
+    strip_member = torch.arange(_STRIP_COLUMNS, device=test.device) % test.num_members
+    arrays = {
+        "epsilons": curve.epsilons,
+        "invariance": curve.invariance,
+        "selectivity": curve.selectivity,
+        "canonical": _to_uint8(test.canonical(shown)),
+        "transformed": _to_uint8(transformed),
+        "rectified": _to_uint8(model.rectify(transformed)),
+        "members": _to_uint8(test.members(strips, strip_member.repeat(_STRIP_ROWS))).unflatten(
+            0, (_STRIP_ROWS, _STRIP_COLUMNS)
+        ),
+    }
+    if config.uses_margin:
+        arrays["margin"] = torch.tensor(config.margin)
+    if task is not None and config.evaluation.tsne_points:
+        queries = task.encode_queries(encode, limit=config.evaluation.tsne_points)
+        arrays["tsne"] = _tsne(queries.codes, config.evaluation.seed)
+        arrays["tsne_labels"] = queries.labels
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **{k: v.cpu().numpy() for k, v in arrays.items()})
+    return buffer.getvalue()
+
+
+def _shown_orbits(test: AffineOrbits) -> Tensor:
+    """The first test image of every class, then the next ones, up to the width of a figure."""
+    if test.labels_N is None:
+        return torch.arange(min(_GRID_COLUMNS, len(test)), device=test.device)
+    labels = test.labels_N.cpu()
+    firsts = [int((labels == label).nonzero()[0]) for label in labels.unique()]
+    rest = [row for row in range(len(labels)) if row not in firsts]
+    return torch.tensor((firsts + rest)[:_GRID_COLUMNS], device=test.device)
+
+
+def _to_uint8(images: Tensor) -> Tensor:
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def _tsne(codes: Tensor, seed: int) -> Tensor:
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30.0, (len(codes) - 1) / 3)
+    projection = TSNE(perplexity=perplexity, init="pca", random_state=seed)
+    return torch.as_tensor(projection.fit_transform(codes.float().cpu().numpy()))

@@ -1,0 +1,25 @@
+"""Files that are whole or not there."""
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside and rename, so that a reader finds the old content or the new, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what a killed `write_atomically` left behind."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
