@@ -12,7 +12,7 @@ from orbitset.losses.methods import Method
 from orbitset.runs import Run
 from orbitset.training.progress import Progress
 
-EPOCHS: dict[Method, float] = {"OJ": 8.0, "OT": 2.0, "AE": 2.0}
+EPOCHS: dict[Method, float] = {"OJ": 7.0, "OT": 2.0, "AE": 2.0}
 """The orbit joint loss is what the demo shows; the others run shorter, for comparison at their length."""
 NOTE = (
     "A demo of a few minutes on 997 digits. OJ was trained longer than the others, and the paper's "

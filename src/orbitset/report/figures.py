@@ -50,10 +50,10 @@ def accuracy_curves(
     return figure
 
 
-def rectification_grid(arrays: dict[str, np.ndarray]) -> Figure:
+def rectification_grid(arrays: dict[str, np.ndarray], decoded: str = "rectified") -> Figure:
     """Canonical, transformed and rectified test images, a column each."""
-    rows = [("canonical", "canonical"), ("transformed", "transformed"), ("rectified", "rectified")]
-    return _grid([(label, arrays[key]) for key, label in rows])
+    labels = {"canonical": "canonical", "transformed": "transformed", "rectified": decoded}
+    return _grid([(label, arrays[key]) for key, label in labels.items()])
 
 
 def member_strips(members: np.ndarray) -> Figure:

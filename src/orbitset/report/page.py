@@ -28,7 +28,7 @@ p { margin: .3rem 0 .8rem; max-width: 46rem; }
 .note { border-left: 3px solid var(--accent); padding: .1rem 0 .1rem .9rem; margin: 1rem 0; }
 .card { background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: 1rem;
   overflow-x: auto; }
-.pair { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); }
+.pair { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(25rem, 100%), 1fr)); }
 img { display: block; max-width: 100%; height: auto; }
 figure { margin: 0 0 1rem; }
 figcaption { color: var(--soft); font-size: .92rem; margin-bottom: .5rem; }
@@ -87,6 +87,7 @@ def _heading(run: Run, runs: list[Run]) -> str:
 
 def _results(rows: list[dict[str, Any]]) -> str:
     lines = []
+    with_paper = any(row["paper"] is not None for row in rows)
     for row in ordered(rows):
         kind = ' class="baseline"' if row["method"] in ("pixels", "untrained") else ""
         low_high = f"{row['low']:.3f} – {row['high']:.3f}" if "low" in row else ""
@@ -100,7 +101,7 @@ def _results(rows: list[dict[str, Any]]) -> str:
                     format_value(row),
                     low_high,
                     format_repeats(row),
-                    paper,
+                    *([paper] if with_paper else []),
                 )
             ),
         ]
@@ -110,7 +111,7 @@ def _results(rows: list[dict[str, Any]]) -> str:
         "over draws of the labelled images with one trained model, so it does not say how much another "
         "training would differ.</p>"
         '<div class="card"><table><thead><tr><th>method</th><th>metric</th><th>mean ± s.d.</th>'
-        "<th>2.5 – 97.5 %</th><th>repeated</th><th>paper</th></tr></thead>"
+        f"<th>2.5 – 97.5 %</th><th>repeated</th>{'<th>paper</th>' if with_paper else ''}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 
@@ -130,7 +131,7 @@ def _images(run: Run, each: Run) -> str:
     method = each.config["method"]
     if method not in ("OJ", "OE", "AE"):
         return ""
-    figure = figures.rectification_grid(_arrays(each))
+    figure = figures.rectification_grid(_arrays(each), "decoded" if method == "AE" else "rectified")
     what = (
         "An autoencoder gives back its input; nothing asks it to rectify."
         if method == "AE"
