@@ -140,7 +140,7 @@ def fit(
         save_checkpoint(run.checkpoint, model=model, loss=loss, optimizer=optimizer, progress=state)
         saved_at = time.monotonic()
 
-    images_at_start = batches.images_before(step)
+    images_at_start, is_warned = batches.images_before(step), False
     model.train()
     progress.start(label, steps, step)
     try:
@@ -148,8 +148,10 @@ def fit(
             if step in evaluate_at and step > evaluated and evaluate is not None:
                 monitor.check()
                 means = monitor.flush()
-                if warning := collapse_warning(means):
+                warning = collapse_warning(means)
+                if warning and not is_warned:
                     progress.note(f"warning: {label}, step {step}: {warning}")
+                is_warned = warning is not None
                 with progress.pause(f"{label}: evaluating at step {step}"):
                     metrics = _evaluate(evaluate, model, step)
                 batches.position = step

@@ -1,0 +1,41 @@
+import pytest
+
+from orbitset.config import with_settings
+from orbitset.errors import ConfigError, RunError
+from orbitset.experiments import affine_digits, train
+from orbitset.experiments.reevaluate import evaluate_run
+from orbitset.runs import Run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    settings = ["encoder.channels=4,8", "train.epochs=0.005", "train.evaluations=1"]
+    settings += ["evaluation.test_images=60", "evaluation.draws=5", "evaluation.tsne_points=0"]
+    run = Run(tmp_path_factory.mktemp("runs") / "OJ")
+    train(with_settings(affine_digits("OJ"), settings), run)
+    return run
+
+
+def test_one_shot_gives_the_numbers_of_the_training(run):
+    rows = evaluate_run(run, shots=(1,), draws=5, gallery_images=100)
+    ours = {row["metric"]: row for row in rows}
+    trained = [row for row in run.read_json("results.json")["rows"] if row["method"] == "OJ"]
+    trained = [row for row in trained if row["metric"].startswith("accuracy")]
+    assert [ours[row["metric"]] for row in trained] == trained
+    assert len(trained) == 2
+
+
+def test_whole_gallery_rows_claim_no_spread(run):
+    rows = evaluate_run(run, shots=(1,), draws=5, gallery_images=100)
+    whole = [row for row in rows if row["metric"].startswith(("knn", "probe"))]
+    assert len(whole) == 3
+    assert all(row["sd"] is None and row["n"] == 1 for row in whole)
+
+
+def test_more_neighbours_than_labelled_images_and_folders_of_runs_are_refused(run, tmp_path):
+    with pytest.raises(ConfigError, match="k is 101 but only 100"):
+        evaluate_run(run, shots=(1,), neighbours=101, gallery_images=100)
+    demo = Run(tmp_path / "demo")
+    demo.create({"name": "demo", "runs": ["OJ", "AE"]})
+    with pytest.raises(RunError, match="holds the runs OJ, AE; name one"):
+        evaluate_run(demo)
