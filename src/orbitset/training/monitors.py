@@ -97,7 +97,7 @@ class Monitor:
 
 def collapse_warning(means: Mapping[str, float]) -> str | None:
     """A sentence when the codes have all but become one."""
-    advice = "a small loss means nothing now; try another margin, code_norm or mining"
+    advice = "distances between them say little; try another margin, code_norm or mining"
     if means.get("spread", 1.0) < _COLLAPSED:
         return (
             f"the codes have collapsed to nearly one point (spread {means['spread']:.1e}): {advice}"
