@@ -4,6 +4,8 @@ import gzip
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -235,3 +237,87 @@ def test_errors_have_no_colour_codes_and_version_is_printed():
     done = orbitset("train", "nothing-of-that-name", NO_COLOR="1")
     assert "\x1b" not in done.stderr
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", orbitset("--version").stdout)
+
+
+def test_files_of_others_survive_overwriting_and_refusals(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished.path, run)
+    mine = ["notes.txt", "checkpoint/old.bin", "figures/mine.png", ".dl.part"]
+    for name in mine:
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("precious")
+    assert (
+        orbitset("train", "affine-digits", "--out", run, "--overwrite", *SETTINGS).returncode == 0
+    )
+    assert {(run / name).read_text() for name in mine} == {"precious"}
+    other = tmp_path / "bert"
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "bert"}')
+    (other / "model.safetensors").write_text("precious")
+    before = sorted(path.name for path in other.iterdir())
+    done = orbitset("train", "affine-digits", "--out", other, "--overwrite", *SETTINGS)
+    fails(done, 2, "holds no run")
+    assert (other / "model.safetensors").read_text() == "precious"
+    assert sorted(path.name for path in other.iterdir()) == before
+
+
+def test_finished_run_that_lost_a_file_is_mended_by_resume(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished.path, run)
+    for name in ("model.safetensors", "environment.json", "arrays.npz"):
+        (run / name).unlink()
+    assert orbitset("train", "--resume", "--out", run).returncode == 0
+    weights = "model.safetensors"
+    assert (run / weights).read_bytes() == (finished / weights).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("results.json", "[]"),
+        ("results.json", '{"rows": [{}]}'),
+        ("environment.json", "{}"),
+        ("arrays.npz", "PK"),
+        ("metrics.jsonl", "[]\n"),
+    ],
+)
+def test_damaged_run_folders_are_failures_without_a_traceback(finished, tmp_path, name, content):
+    run = tmp_path / "run"
+    shutil.copytree(finished.path, run)
+    (run / name).write_text(content)
+    fails(orbitset("report", run), 1, "damaged")
+
+
+def test_odd_values_are_refused_without_a_traceback(finished, tmp_path):
+    fails(orbitset("evaluate", finished.path, "--shots", 0), 2, "shots is 0")
+    out = ["--out", tmp_path / "run"]
+    huge = ["--set", "loss.margin=1" + "0" * 400]
+    fails(orbitset("train", "affine-digits", *out, *huge), 2, "finite")
+    nested = ["--set", "loss.margin=" + "[" * 50_000]
+    fails(orbitset("train", "affine-digits", *out, *nested), 2, "loss.margin")
+    fails(orbitset("train", "affine-digits", *out, "--device", "meta"), 2, "only cpu and cuda")
+    sizes = ["--set", "encoder.code_size=9999999999999"]
+    fails(orbitset("train", "affine-digits", *out, *sizes), 1, "not enough memory")
+    fails(orbitset("train", "--resume", *out), 2, "no run folder at")
+
+
+def test_ten_images_are_enough(tmp_path):
+    np.save(tmp_path / "ten.npy", np.zeros((10, 14, 14), np.uint8))
+    done = orbitset("train", tmp_path / "ten.npy", "--out", tmp_path / "run", *SETTINGS)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupted_demo_goes_on_as_its_message_says(tmp_path):
+    out = tmp_path / "my demo"
+    command = [sys.executable, "-m", "orbitset", "demo", "--epochs", "0.05", "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (out / "OJ" / "checkpoint").exists() and process.poll() is None:
+        time.sleep(0.05)
+    locked = orbitset("demo", "--overwrite", "--out", out)
+    fails(locked, 1, "another process is writing")
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    advice = error.split("go on with: ")[1].splitlines()[0]
+    done = orbitset(*shlex.split(advice)[1:], "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert Run(out / "OJ").config["train"]["epochs"] == pytest.approx(0.05)

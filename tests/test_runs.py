@@ -9,7 +9,7 @@ import orbitset
 from orbitset.errors import RunError
 from orbitset.runs import Run, describe_environment, write_atomically
 
-CONFIG = {"name": "n", "loss": {"margin": 0.2}}
+CONFIG = {"name": "n", "method": "OJ", "loss": {"margin": 0.2}}
 
 
 @contextlib.contextmanager
@@ -48,9 +48,12 @@ def test_paths_may_be_texts_and_name_what_lies_inside(tmp_path):
     assert run.checkpoint == tmp_path / "checkpoint" / "latest.safetensors"
 
 
-def test_a_run_with_results_is_finished(tmp_path):
+def test_a_run_is_finished_when_nothing_is_missing(tmp_path):
     run = made(tmp_path / "run")
-    run.write_json("results.json", {"rows": []})
+    names = ("metrics.jsonl", "arrays.npz", "model.safetensors", "environment.json", "results.json")
+    for name in names:
+        assert not run.is_finished
+        (run / name).write_text("{}")
     assert run.is_finished
 
 
@@ -89,10 +92,11 @@ def test_overwriting_removes_what_the_run_wrote_and_keeps_what_it_did_not(tmp_pa
         (run / name).write_text("old")
     for name in ("checkpoint", "figures"):
         (run / name).mkdir()
-        (run / name / "old").write_text("old")
-    run.create({"name": "new"}, overwrite=True)
+    (run / "checkpoint" / "latest.safetensors").write_text("old")
+    (run / "figures" / "tsne-OJ.png").write_text("old")
+    run.create({"name": "new", "method": "OJ"}, overwrite=True)
     assert sorted(p.name for p in run.path.iterdir()) == ["config.json", "notes.txt"]
-    assert run.config == {"name": "new"}
+    assert run.config == {"name": "new", "method": "OJ"}
 
 
 def test_overwriting_does_not_follow_links(tmp_path):
@@ -101,7 +105,6 @@ def test_overwriting_does_not_follow_links(tmp_path):
     run = made(tmp_path / "run")
     (run / "checkpoint").symlink_to(tmp_path / "elsewhere")
     run.create(CONFIG, overwrite=True)
-    assert not (run / "checkpoint").exists()
     assert (tmp_path / "elsewhere" / "kept").read_text() == "mine"
 
 

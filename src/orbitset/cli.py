@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +17,7 @@ from orbitset.errors import ConfigError, OrbitsetError
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
-    from orbitset.experiments.config import ExperimentConfig
-    from orbitset.losses.methods import Method
+    from orbitset.runs import Run
 
 app = typer.Typer(
     name="orbitset",
@@ -35,14 +36,16 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-Seed = Annotated[int, typer.Option(help="Of weights, orbits and batches.", min=0)]
+Seed = Annotated[
+    int | None, typer.Option(help="Of weights, orbits and batches; 0 if not given.", min=0)
+]
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")] = Path("runs/demo"),
-    seed: Seed = 0,
-    epochs: Annotated[float | None, typer.Option(help="Length of the OJ run.")] = None,
+    seed: Seed = None,
+    epochs: Annotated[float | None, typer.Option(help="Length of the OJ run.", min=0)] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
@@ -53,16 +56,19 @@ def demo(
 
     Example: orbitset demo --out runs/demo
     """
-    from orbitset.experiments.demo import NOTE, demo_configs, run_demo
+    from orbitset.experiments.demo import NOTE, demo_configs, run_demo, stored_configs
     from orbitset.report import write_report
     from orbitset.runs import Run
     from orbitset.training.progress import default_progress
 
     _check_flags(resume, overwrite)
     run = Run(out)
-    with _interruptible(f"orbitset demo --resume --out {out}"):
+    configs = demo_configs(seed or 0, epochs)
+    if resume and run.exists and seed is None and epochs is None:
+        configs = stored_configs(run)
+    with _interruptible(run):
         results = run_demo(
-            demo_configs(seed, epochs),
+            configs,
             run,
             resume=resume,
             overwrite=overwrite,
@@ -84,7 +90,7 @@ def train(
     ] = None,
     method: Annotated[str | None, typer.Option(help="OJ, OT, OE, ST, EX or AE.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over all members.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, orbits and batches.", min=0)] = None,
+    seed: Seed = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting, e.g. loss.margin=0.3."),
@@ -103,15 +109,24 @@ def train(
 
     Example: orbitset train affine-mnist --method OJ --epochs 0.02
     """
+    from orbitset.experiments.compose import compose_config
     from orbitset.experiments.single import train as train_experiment
     from orbitset.report import write_report
     from orbitset.runs import Run
     from orbitset.training.progress import default_progress
 
     _check_flags(resume, overwrite)
-    config = _config(source, method, epochs, seed, settings or [], config_file, out, resume)
+    config = compose_config(
+        source,
+        method=method,
+        epochs=epochs,
+        seed=seed,
+        settings=settings or [],
+        config_file=config_file,
+        resumed=Run(out) if resume and out is not None else None,
+    )
     run = Run(out or Path("runs") / f"{config.name}-{config.method}")
-    with _interruptible(f"orbitset train --resume --out {run.path}"):
+    with _interruptible(run):
         results = train_experiment(
             config,
             run,
@@ -263,6 +278,12 @@ def main() -> None:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         sys.exit(_fail(f"{error.strerror or error}{where}", None, 1))
+    except MemoryError:
+        sys.exit(_fail("there is not enough memory for this", "lower the sizes that were set", 1))
+    except RuntimeError as error:
+        if "allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        sys.exit(_fail("there is not enough memory for this", "lower the sizes that were set", 1))
     except Exception as error:  # what typer's parser raises; its classes move between versions
         if not hasattr(error, "format_message"):
             raise
@@ -271,85 +292,15 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-class _interruptible:
+@contextmanager
+def _interruptible(run: "Run") -> Iterator[None]:
     """Ctrl-C inside says how to go on."""
-
-    def __init__(self, command: str) -> None:
-        self._command = command
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is KeyboardInterrupt:
-            _say(f"\ninterrupted; go on with: {self._command}")
-
-
-def _config(
-    source: str | None,
-    method: str | None,
-    epochs: float | None,
-    seed: int | None,
-    settings: list[str],
-    config_file: Path | None,
-    out: Path | None,
-    resume: bool,
-) -> "ExperimentConfig":
-    """The run's own configuration when resuming, a file's, or a recipe's; flags and --set on top."""
-    from orbitset.config import from_dict, with_settings
-    from orbitset.experiments.config import ExperimentConfig
-    from orbitset.experiments.recipes import recipe
-    from orbitset.losses.methods import parse_method
-    from orbitset.runs import Run
-
-    chosen = parse_method(method) if method is not None else None
-    if config_file is not None and (source is not None or resume):
-        raise ConfigError("--config describes the whole run; leave out X and --resume beside it")
-    if resume and out is not None and Run(out).exists:
-        config = from_dict(ExperimentConfig, Run(out).config)
-        if source is not None and source != config.name and _path(source) != config.data:
-            raise ConfigError(f"{out} holds a run of {config.name}, not of {source}")
-    elif config_file is not None:
-        config = from_dict(ExperimentConfig, _read_config(config_file))
-    elif source is None:
-        raise ConfigError(
-            "nothing to train was named",
-            hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
-        )
-    elif Path(source).exists():
-        config = _config_for_path(source, chosen or "OJ")
-    else:
-        config = recipe(source, chosen or "OJ")
-    given = []
-    if chosen is not None:
-        given.append(f"method={chosen}")
-    if epochs is not None:
-        given.append(f"train.epochs={epochs}")
-    if seed is not None:
-        given.append(f"seed={seed}")
-    return with_settings(config, [*given, *settings])
-
-
-def _config_for_path(source: str, method: "Method") -> "ExperimentConfig":
-    from orbitset.datasets.named import load_splits
-    from orbitset.experiments.recipes import affine_images
-
-    splits = load_splits(_path(source))
-    size_px = max(splits.train.images.shape[-2:])
-    return affine_images(_path(source), size_px, len(splits.train), method)
-
-
-def _path(source: str) -> str:
-    return str(Path(source).resolve())
-
-
-def _read_config(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as a configuration: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds no configuration; give the config.json of a run")
-    return content
+        yield
+    except KeyboardInterrupt:
+        is_begun = run.exists
+        _say(f"\ninterrupted; go on with: {run.resume_command}" if is_begun else "\ninterrupted")
+        raise
 
 
 def _device(name: str | None) -> str:
@@ -358,6 +309,8 @@ def _device(name: str | None) -> str:
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
+        if torch.device(name).type not in ("cpu", "cuda"):
+            raise RuntimeError("only cpu and cuda are supported")
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

@@ -83,7 +83,7 @@ def _parse(text: str) -> Any:
     for candidate in (text, f"[{text}]" if "," in text else text):
         try:
             return json.loads(candidate)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             continue
     return text
 
@@ -112,7 +112,7 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
             raise ConfigError(f"{name} is {value!r}; give a list such as 16,32,64")
         return tuple(_convert(args[0], item, name) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = float(value) if abs(value) < 2**1023 else math.inf
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{name} is {value}; give a finite number")
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

@@ -3,7 +3,7 @@
 OrbitsetError
 ├── ConfigError     a setting that is not accepted (also a ValueError); exit code 2
 ├── DataError       missing, damaged or unusable images
-├── RunError        a run folder that cannot be used as asked; exit code 2
+├── RunError        a run folder that is damaged, or cannot be used as asked
 └── TrainingError   training had to stop
 """
 
@@ -16,10 +16,12 @@ class OrbitsetError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, is_usage: bool = False) -> None:
         super().__init__(message if hint is None else f"{message} ({hint})")
         self.message = message
         self.hint = hint
+        if is_usage:
+            self.exit_code = 2
 
 
 class ConfigError(OrbitsetError, ValueError):
@@ -31,7 +33,7 @@ class DataError(OrbitsetError):
 
 
 class RunError(OrbitsetError):
-    exit_code = 2
+    pass
 
 
 class TrainingError(OrbitsetError):

@@ -1,6 +1,7 @@
 """Files that are whole or not there."""
 
 import os
+import re
 from pathlib import Path
 
 
@@ -14,6 +15,9 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -22,4 +26,5 @@ def write_atomically(path: Path, content: bytes) -> None:
 def remove_parts(folder: Path) -> None:
     """Remove what a killed `write_atomically` left behind."""
     for part in folder.glob(".*.part"):
-        part.unlink(missing_ok=True)
+        if re.fullmatch(r"\..+\.\d+\.part", part.name):
+            part.unlink(missing_ok=True)

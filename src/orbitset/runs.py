@@ -17,8 +17,8 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,18 +29,23 @@ from typing import Any
 from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
 
-_ENTRIES = (
+_WRITTEN = (
     "results.json",
-    "checkpoint",
+    "checkpoint/latest.safetensors",
     "metrics.jsonl",
     "timing.jsonl",
     "arrays.npz",
     "model.safetensors",
-    "figures",
+    "figures/accuracy.png",
+    "figures/orbits.png",
+    "figures/rectified-*.png",
+    "figures/invariance-*.png",
+    "figures/tsne-*.png",
     "report.html",
     "environment.json",
 )
 """In the order they are removed: first what would make a half-cleared folder look like a run to resume."""
+_NEEDED = ("results.json", "metrics.jsonl", "arrays.npz", "model.safetensors", "environment.json")
 
 
 class Run:
@@ -54,11 +59,18 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        return (self / "config.json").is_file()
+        """Whether the folder holds a run, and not only some other program's config.json."""
+        try:
+            config = json.loads((self / "config.json").read_text())
+        except (OSError, ValueError, RecursionError):
+            return False
+        return (
+            isinstance(config, dict) and "name" in config and bool({"method", "runs"} & set(config))
+        )
 
     @property
     def is_finished(self) -> bool:
-        return (self / "results.json").is_file()
+        return all((self / name).is_file() for name in _NEEDED)
 
     @property
     def checkpoint(self) -> Path:
@@ -67,8 +79,11 @@ class Run:
     @property
     def command(self) -> str:
         """The command that makes such a folder: a demo holds runs of its own."""
-        is_demo = self.exists and "runs" in json.loads((self / "config.json").read_text())
-        return "demo" if is_demo else "train"
+        return "demo" if self.exists and "runs" in self.config else "train"
+
+    @property
+    def resume_command(self) -> str:
+        return f"orbitset {self.command} --resume --out {shlex.quote(str(self.path))}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -88,24 +103,31 @@ class Run:
         config: dict[str, Any] = self.read_json("config.json")
         return config
 
+    def check_free(self, *, overwrite: bool = False) -> None:
+        """Refuse a folder that a new run must not be written into; touches nothing."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(
+                f"{self.path} is a file; choose another folder with --out", is_usage=True
+            )
+        if self.exists and not overwrite:
+            raise RunError(
+                f"{self.path} already holds a run",
+                hint="add --resume to go on with it, --overwrite to start anew, "
+                "or --out to use another folder",
+                is_usage=True,
+            )
+        if not self.exists and self.path.is_dir() and any(map(_is_foreign, self.path.iterdir())):
+            raise RunError(
+                f"{self.path} is not empty and holds no run; choose another folder with --out",
+                is_usage=True,
+            )
+
     def create(self, config: Mapping[str, Any], *, overwrite: bool = False) -> None:
         """Start the folder; what an earlier run left there is only removed when that was asked for."""
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path} is a file; choose another folder with --out")
-        remove_parts(self.path)
-        if self.exists:
-            if not overwrite:
-                raise RunError(
-                    f"{self.path} already holds a run",
-                    hint="add --resume to go on with it, --overwrite to start anew, "
-                    "or --out to use another folder",
-                )
-            self.clear()
-        elif self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
-            raise RunError(
-                f"{self.path} is not empty and holds no run; choose another folder with --out"
-            )
+        self.check_free(overwrite=overwrite)
         self.path.mkdir(parents=True, exist_ok=True)
+        remove_parts(self.path)
+        self.clear()
         self.write_json("config.json", config)
 
     def require(self) -> "Run":
@@ -113,7 +135,8 @@ class Run:
         if not self.exists:
             raise RunError(
                 f"there is no run folder at {self.path}",
-                hint=f"start one with: orbitset train affine-digits --out {self.path}",
+                hint=f"start one with: orbitset train affine-digits --out {shlex.quote(str(self.path))}",
+                is_usage=True,
             )
         return self
 
@@ -123,9 +146,9 @@ class Run:
         except FileNotFoundError:
             raise RunError(
                 f"{self.path} has no {name}: the run is not finished",
-                hint=f"go on with it: orbitset {self.command} --resume --out {self.path}",
+                hint=f"go on with it: {self.resume_command}",
             ) from None
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{self / name} is damaged: {error}") from None
 
     def write_json(self, name: str, content: Any) -> None:
@@ -140,11 +163,14 @@ class Run:
         """The complete lines of a file of JSON lines; a last one cut off by a kill is left out."""
         if not (self / name).is_file():
             return []
-        lines = (self / name).read_text().split("\n")[:-1]
         try:
-            return [json.loads(line) for line in lines]
+            lines = (self / name).read_text().split("\n")[:-1]
+            records = [json.loads(line) for line in lines]
         except ValueError as error:
             raise RunError(f"{self / name} is damaged: {error}") from None
+        if not all(isinstance(record, dict) and "step" in record for record in records):
+            raise RunError(f"{self / name} is damaged: a line is not a record of a step")
+        return records
 
     def rewind(self, name: str, step: int) -> None:
         """Drop the lines after a step: what was written after the checkpoint that is resumed from."""
@@ -153,13 +179,18 @@ class Run:
         write_atomically(self / name, text.encode())
 
     def clear(self) -> None:
-        """Remove what a run wrote, but for its configuration."""
-        for name in _ENTRIES:
-            entry = self / name
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink(missing_ok=True)
+        """Remove what a run wrote, but for its configuration; files of others stay."""
+        for pattern in _WRITTEN:
+            for entry in self.path.glob(pattern):
+                entry.unlink()
+        for name in ("checkpoint", "figures"):
+            if (self / name).is_dir() and not any((self / name).iterdir()):
+                (self / name).rmdir()
+
+
+def _is_foreign(path: Path) -> bool:
+    """Not what a run that was killed in its first moment leaves."""
+    return path.name != ".lock" and not re.fullmatch(r"\.config\.json\.\d+\.part", path.name)
 
 
 def without_nan(content: Any) -> Any:

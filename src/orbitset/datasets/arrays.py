@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, Any]:
             loaded = np.load(file, allow_pickle=False)
             arrays = {"images": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
         return {name: np.asarray(array) for name, array in arrays.items()}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
         raise DataError(f"{path} cannot be read as .npy or .npz: {error}") from None
 
 

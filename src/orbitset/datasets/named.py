@@ -17,7 +17,7 @@ def load_splits(data: str) -> Splits:
         case "digits":
             return load_digits()
     path = Path(data)
-    if path.suffix in (".npy", ".npz"):
+    if path.is_file() and path.suffix.lower() in (".npy", ".npz"):
         return split(load_array(path))
     if path.is_dir() and is_mnist_folder(path):
         return load_mnist(path, download=False)

@@ -24,7 +24,8 @@ def figure_arrays(
     shown = _shown_orbits(test)
     member = torch.arange(1, len(shown) + 1, device=test.device) % test.num_members
     transformed = test.members(shown, member)
-    strips = shown[:_STRIP_ROWS].repeat_interleave(_STRIP_COLUMNS)
+    rows = min(_STRIP_ROWS, len(shown))
+    strips = shown[:rows].repeat_interleave(_STRIP_COLUMNS)
     strip_member = torch.arange(_STRIP_COLUMNS, device=test.device) % test.num_members
     arrays = {
         "epsilons": curve.epsilons,
@@ -33,8 +34,8 @@ def figure_arrays(
         "canonical": _to_uint8(test.canonical(shown)),
         "transformed": _to_uint8(transformed),
         "rectified": _to_uint8(model.rectify(transformed)),
-        "members": _to_uint8(test.members(strips, strip_member.repeat(_STRIP_ROWS))).unflatten(
-            0, (_STRIP_ROWS, _STRIP_COLUMNS)
+        "members": _to_uint8(test.members(strips, strip_member.repeat(rows))).unflatten(
+            0, (rows, _STRIP_COLUMNS)
         ),
     }
     if config.uses_margin:

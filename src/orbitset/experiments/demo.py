@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from orbitset.config import to_dict
+from orbitset.config import from_dict, to_dict
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.recipes import affine_digits
@@ -51,26 +51,37 @@ def run_demo(
         "configs": [to_dict(config) for config in configs],
     }
     if not (resume and run.exists):
-        run.create(description, overwrite=overwrite)
-        for config in configs:  # before any is trained, lest a kill leave old results among the new
-            Run(run / config.method).clear()
+        run.check_free(overwrite=overwrite)
     elif run.config != description:
         raise ConfigError(
             f"{run.path} was started with other settings",
             hint="resume with the settings it was started with, or choose another folder with --out",
         )
     rows: list[dict[str, Any]] = []
-    for config in configs:
-        results = train(
-            config,
-            Run(run / config.method),
-            resume=resume,
-            overwrite=overwrite,
-            device=device,
-            progress=progress,
-        )
-        is_first = config is configs[0]  # raw pixels and the untrained encoder are shown once
-        rows += [r for r in results["rows"] if is_first or r["method"] == config.method]
-    results = {"rows": rows}
-    run.write_json("results.json", results)
-    return results
+    with run.locked():
+        if not (resume and run.exists):
+            run.create(description, overwrite=overwrite)
+            for (
+                config
+            ) in configs:  # before any is trained, lest a kill leave old results among the new
+                Run(run / config.method).clear()
+        for config in configs:
+            results = train(
+                config,
+                Run(run / config.method),
+                resume=resume,
+                overwrite=overwrite,
+                device=device,
+                progress=progress,
+            )
+            is_first = config is configs[0]  # raw pixels and the untrained encoder are shown once
+            rows += [r for r in results["rows"] if is_first or r["method"] == config.method]
+        run.write_json("results.json", {"rows": rows})
+    return {"rows": rows}
+
+
+def stored_configs(run: Run) -> list[ExperimentConfig]:
+    """The configurations a demo was started with."""
+    if "configs" not in run.config:
+        raise ConfigError(f"{run.path} holds a run of {run.config['name']}, not a demo")
+    return [from_dict(ExperimentConfig, config) for config in run.config["configs"]]

@@ -41,7 +41,10 @@ def evaluate_run(
     config = replace(config, evaluation=evaluation)
     test = orbits_of_test(config, splits, device)
     encode = encoding_with(model, precision=config.train.precision)
-    tasks = {count: build_task(config, splits, test, shots=count) for count in shots}
+    try:
+        tasks = {count: build_task(config, splits, test, shots=count) for count in shots}
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     first = next(iter(tasks.values()))
     say(f"encoding {len(first.query_orbit):,} queries and labelled images")
     queries = first.encode_queries(encode)
@@ -58,9 +61,10 @@ def evaluate_run(
         nearest = knn_accuracy(gallery, queries, k=neighbours, metric=metric)
         name = f"knn{neighbours}_accuracy{_SUFFIX[metric]}"
         rows.append(row(config.method, name, nearest.summary()))
-    say("fitting the linear probe")
-    probe = linear_probe_accuracy(gallery, queries)
-    rows.append(row(config.method, "probe_accuracy", probe.summary()))
+    if len(gallery.labels.unique()) > 1:
+        say("fitting the linear probe")
+        probe = linear_probe_accuracy(gallery, queries)
+        rows.append(row(config.method, "probe_accuracy", probe.summary()))
     return rows
 
 

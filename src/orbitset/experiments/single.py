@@ -38,6 +38,8 @@ def train(
 ) -> dict[str, Any]:
     """Train, evaluate and write the run folder; gives what results.json holds."""
     progress = progress or Silent()
+    if not (resume and run.exists):
+        run.check_free(overwrite=overwrite)
     splits = load_splits(config.data)
     if config.method == "ST" and splits.train.labels is None:
         raise ConfigError("ST learns from class labels, and these images have none")

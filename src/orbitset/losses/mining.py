@@ -140,7 +140,7 @@ def _scan_semihard(
         negatives = distance_NN[rows].masked_fill(orbit_N[rows, None] == orbit_N, torch.inf)
         gap = negatives[:, None] - ap_NK[rows, :, None]  # inf - inf is NaN, which is not semi-hard
         anchor, place, negative = ((gap > 0) & (gap <= margin)).nonzero(as_tuple=True)
-        anchor += rows.start
+        anchor = anchor + rows.start  # copies, so that the table of all three is let go
         found.append((anchor, positive_NK[anchor, place], negative.clone()))
     triplets = Triplets(*(torch.cat(parts) for parts in zip(*found, strict=True)))
     return Mined(triplets, torch.ones_like(triplets.anchor, dtype=torch.bool))

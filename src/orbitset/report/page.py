@@ -4,12 +4,14 @@ import base64
 import html
 import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from orbitset.errors import RunError
 from orbitset.files import write_atomically
 from orbitset.report import figures
 from orbitset.report.tables import format_repeats, format_value, metric_name, ordered
@@ -50,7 +52,18 @@ def write_report(run: Run) -> Path:
     results = run.require().read_json("results.json")
     runs = [Run(run / name) for name in run.config["runs"]] if "runs" in run.config else [run]
     page = run / "report.html"
-    write_atomically(page, _page(run, runs, results["rows"]).encode())
+    try:
+        text = _page(run, runs, results["rows"])
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise RunError(f"{run.path} is damaged: {error!r}") from error
+    write_atomically(page, text.encode())
     return page
 
 

@@ -54,8 +54,13 @@ def load_checkpoint(
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise RunError(f"the checkpoint {path} cannot be read: {error}") from None
-    model.load_state_dict(_part(tensors, "model."))
-    loss.load_state_dict(_part(tensors, "loss."))
+    try:
+        model.load_state_dict(_part(tensors, "model."))
+        loss.load_state_dict(_part(tensors, "loss."))
+    except RuntimeError:
+        raise RunError(
+            f"the checkpoint {path} is of another model than the configuration's"
+        ) from None
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in _part(tensors, "optimizer.").items():
         place, name = key.split(".", 1)
@@ -80,7 +85,11 @@ def load_model(path: Path, model: nn.Module) -> None:
         model.load_state_dict(safetensors.torch.load_file(path))
     except FileNotFoundError:
         raise RunError(f"there are no weights at {path}: the run is not finished") from None
-    except (OSError, safetensors.SafetensorError, RuntimeError) as error:
+    except RuntimeError:
+        raise RunError(
+            f"the weights {path} are of another model than the configuration's"
+        ) from None
+    except (OSError, safetensors.SafetensorError) as error:
         raise RunError(f"the weights {path} cannot be loaded: {error}") from None
 
 

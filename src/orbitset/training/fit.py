@@ -102,6 +102,8 @@ def fit(
     saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
     bit for bit what would have followed.
     """
+    if steps < 0 or steps != int(steps):
+        raise ValueError(f"steps is {steps}; give a whole number of at least 0")
     progress = progress or Silent()
     device = next(model.parameters()).device
     use_bfloat16 = in_bfloat16(precision, device)

@@ -1,0 +1,76 @@
+"""From what was typed to one complete configuration."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from orbitset.config import from_dict, with_settings
+from orbitset.datasets.named import load_splits
+from orbitset.errors import ConfigError
+from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.recipes import affine_images, recipe
+from orbitset.losses.methods import Method, parse_method
+from orbitset.runs import Run
+
+
+def compose_config(
+    source: str | None,
+    *,
+    method: str | None,
+    epochs: float | None,
+    seed: int | None,
+    settings: list[str],
+    config_file: Path | None,
+    resumed: Run | None,
+) -> ExperimentConfig:
+    """The run's own configuration when resuming, a file's, or a recipe's; the other settings on top."""
+    chosen = parse_method(method) if method is not None else None
+    if config_file is not None and (source is not None or resumed is not None):
+        raise ConfigError("--config describes the whole run; leave out X and --resume beside it")
+    if resumed is not None and source is None:
+        resumed.require()
+    if resumed is not None and resumed.exists:
+        if "runs" in resumed.config:
+            raise ConfigError(f"{resumed.path} holds a demo", hint=resumed.resume_command)
+        config = from_dict(ExperimentConfig, resumed.config)
+        if source is not None and source != config.name and _path(source) != config.data:
+            raise ConfigError(f"{resumed.path} holds a run of {config.name}, not of {source}")
+    elif config_file is not None:
+        config = from_dict(ExperimentConfig, _read_config(config_file))
+    elif source is None:
+        raise ConfigError(
+            "nothing to train was named",
+            hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
+        )
+    elif Path(source).exists():
+        config = _config_for_path(source, chosen or "OJ")
+    else:
+        config = recipe(source, chosen or "OJ")
+    given = []
+    if chosen is not None:
+        given.append(f"method={chosen}")
+    if epochs is not None:
+        given.append(f"train.epochs={epochs}")
+    if seed is not None:
+        given.append(f"seed={seed}")
+    return with_settings(config, [*given, *settings])
+
+
+def _config_for_path(source: str, method: Method) -> ExperimentConfig:
+    splits = load_splits(_path(source))
+    size_px = max(splits.train.images.shape[-2:])
+    return affine_images(_path(source), size_px, len(splits.train), method)
+
+
+def _path(source: str) -> str:
+    return str(Path(source).resolve())
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no configuration; give the config.json of a run")
+    return content
