@@ -113,11 +113,14 @@ class RectifyingEncoder(nn.Module):
         images = images.contiguous(memory_format=torch.channels_last)
         codes, switches = self.encoder(images, keep_switches=keep_switches)
         codes = codes.float() if codes.dtype in (torch.bfloat16, torch.float16) else codes
+        return self.normalise(codes), switches
+
+    def normalise(self, codes_ND: Tensor) -> Tensor:
+        """What `code_norm` asks for; codes come out of `encode` with it."""
         if self.batch_norm is not None:
-            codes = self.batch_norm(codes)
-        elif self.code_norm == "unit":
-            codes = F.normalize(codes, dim=1)
-        return codes, switches
+            normalised: Tensor = self.batch_norm(codes_ND)
+            return normalised
+        return F.normalize(codes_ND, dim=1) if self.code_norm == "unit" else codes_ND
 
     def _decode(self, codes: Tensor, switches: list[Tensor]) -> Tensor:
         images: Tensor = self.decoder(codes, self.encoder, switches)

@@ -1,0 +1,446 @@
+"""The rectifying encoder's training pass with kernels of its own, for NVIDIA GPUs.
+
+It computes what `RectifyingEncoder.forward` computes under bfloat16 autocast in training mode, and its
+gradient. Only the outputs of convolutions are ever stored: batch norm, ReLU, pooling and un-pooling happen
+where these are next read, and batch norm's sums where they are written. `docs/performance.md` has the why.
+
+Shapes: N images, D code entries; layer l maps `widths[l]` to `widths[l + 1]` channels at `sizes[l]` pixels.
+Encoder outputs before batch norm are y[l], decoder outputs z[l]; the decoder's top is z[L].
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from orbitset.encoders.rectifying import RectifyingEncoder
+from orbitset.kernels import layers as kernels
+
+_WIDTHS = (16, 32, 64, 128)
+
+
+def why_not_fused(model: nn.Module) -> str | None:
+    """What keeps a model from being fused, in words; None when nothing does."""
+    if not isinstance(model, RectifyingEncoder):
+        return "only the paper's encoder is fused"
+    encoder = model.encoder
+    if next(model.parameters()).device.type != "cuda" or torch.version.cuda is None:
+        return "fused kernels need an NVIDIA GPU"
+    if torch.cuda.get_device_capability() < (9, 0):
+        return "fused kernels need compute capability 9.0 or later"
+    if model.in_channels != 1:
+        return "fused kernels take images of one channel"
+    if model.decoder.unpooling != "copy" or encoder.pool != 2:
+        return "fused kernels know pooling of 2 and un-pooling by copies only"
+    if any(width not in _WIDTHS for width in encoder.widths[1:]):
+        return f"fused kernels know layers of {', '.join(map(str, _WIDTHS))} channels only"
+    top = encoder.top_shape[1]
+    if model.size_px & (model.size_px - 1) or top < 2 or len(encoder.convs) > kernels.MAX_LAYERS:
+        return "fused kernels take canvases of 2, 4, 8 … pixels that end in at least 2 x 2"
+    return None
+
+
+class FusedEncoder(nn.Module):
+    """A model's training pass, fused; shares the model's parameters and running statistics.
+
+    Call it as the model: `fused(images)` for codes and rectified images, `fused.encode(images)` for codes.
+    """
+
+    def __init__(self, model: RectifyingEncoder) -> None:
+        super().__init__()
+        reason = why_not_fused(model)
+        if reason:
+            raise ValueError(reason)
+        self._model = [model]  # in a list, so that its parameters are not registered twice
+        self.plan = _Plan(model)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        codes, rectified = self._run(images, True)
+        return codes, rectified
+
+    def encode(self, images: Tensor) -> Tensor:
+        return self._run(images, False)[0]
+
+    def _run(self, images: Tensor, uses_decoder: bool) -> tuple[Tensor, Tensor]:
+        self._model[0]._check(images)
+        parameters = self.plan.parameters(uses_decoder)
+        outputs: tuple[Tensor, Tensor] = _Network.apply(
+            self.plan, images, uses_decoder, *parameters
+        )
+        return outputs
+
+
+class _Network(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, plan: "_Plan", images: Tensor, uses_decoder: bool, *parameters: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.run = _Pass(plan, images, uses_decoder)
+        return ctx.run.forward()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_codes: Tensor, grad_rectified: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, None, *ctx.run.backward(grad_codes, grad_rectified)
+
+
+class _Plan:
+    """What does not change from batch to batch: layer shapes, and where weights go."""
+
+    def __init__(self, model: RectifyingEncoder) -> None:
+        encoder, decoder = model.encoder, model.decoder
+        self.model = model
+        self.widths = encoder.widths
+        self.depth = len(encoder.convs)
+        self.sizes = [model.size_px >> (layer // 2) for layer in range(self.depth)]
+        self.top = encoder.top_shape[1]
+        self.convs: list[Any] = list(encoder.convs)
+        self.norms: list[Any] = list(encoder.norms)
+        self.decoder_norms: list[Any] = [None, *decoder.norms, decoder.top_norm]
+        device = encoder.code.weight.device
+        indices, start, self.slices = [], 0, []
+        for layer in range(self.depth):
+            inputs, outputs = self.widths[layer : layer + 2]
+            for transposed in (False, True):
+                index = kernels.fragment_indices(inputs, outputs, transposed=transposed)
+                first = sum(map(len, indices))
+                self.slices.append(slice(first, first + len(index)))
+                indices.append(torch.where(index < 0, index, index + start))
+            start += 9 * inputs * outputs
+        index = torch.cat(indices)
+        self.indices = torch.where(index < 0, start, index).to(device)  # one zero lies at the end
+        self.zero = torch.zeros(1, device=device)
+
+    def parameters(self, uses_decoder: bool) -> list[Tensor]:
+        """In the order in which gradients are given back."""
+        model = self.model
+        given = [conv.weight for conv in self.convs]
+        given += [p for norm in self.norms for p in (norm.weight, norm.bias)]
+        given += [model.encoder.code.weight, model.encoder.code.bias]
+        if model.batch_norm is not None:
+            given += [model.batch_norm.weight, model.batch_norm.bias]
+        if uses_decoder:
+            given += [p for norm in self.decoder_norms[1:] for p in (norm.weight, norm.bias)]
+            given.append(model.decoder.bias)
+        return given
+
+    def pack(self) -> list[Tensor]:
+        """The convolutions' weights as the tensor cores want them: forward and transposed, by layer."""
+        flat = [conv.weight.detach().permute(0, 2, 3, 1).reshape(-1) for conv in self.convs]
+        packed = torch.cat([*flat, self.zero]).index_select(0, self.indices).bfloat16()
+        return [packed[part] for part in self.slices]
+
+
+class _Pass:
+    """One batch on its way through the network and back."""
+
+    def __init__(self, plan: _Plan, images: Tensor, uses_decoder: bool) -> None:
+        self.plan, self.uses_decoder = plan, uses_decoder
+        self.images = images.float().contiguous()
+        self.num = len(images)
+        self.packed = plan.pack()
+        num_norms = len(plan.norms) + (plan.depth if uses_decoder else 0)
+        self.sums = torch.zeros(
+            num_norms, 4, max(plan.widths), dtype=torch.float64, device=images.device
+        )
+        self.y: list[Tensor] = []
+        self.z: dict[int, Tensor] = {}
+        self.slabs: dict[tuple[str, int], tuple[Tensor, int]] = {}
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        plan, model = self.plan, self.plan.model
+        for layer in range(plan.depth):
+            y = self._empty(plan.sizes[layer], plan.widths[layer + 1])
+            self.y.append(y)
+            source = self._encoder_input(layer)
+            target = kernels.operand(y, norm=self._norm(layer))
+            self._convolve(layer, *source, "STATS", target, transposed=False)
+        top_width = plan.widths[-1]
+        self.pooled = self._empty(plan.top, top_width)
+        last = kernels.operand(self.y[-1], norm=self._norm(plan.depth - 1))
+        self._pointwise(plan.top, top_width, "ACT_POOL", last, "STORE", self.pooled)
+        weight = model.encoder.code.weight.detach()
+        # the kernels keep channels last, the weights expect them first
+        by_channel = weight.view(len(weight), top_width, plan.top**2)
+        self.code_weight = by_channel.transpose(1, 2).bfloat16().reshape(len(weight), -1)
+        bias = model.encoder.code.bias.detach().bfloat16()
+        linear = F.linear(self.pooled.flatten(1), self.code_weight, bias).float()
+        with torch.enable_grad():
+            self.linear = linear.requires_grad_()
+            self.codes = model.normalise(self.linear)
+        codes = self.codes.detach()
+        rectified = codes.new_empty(0)
+        if self.uses_decoder:
+            rectified = self._decode(codes)
+        self._update_norms()
+        # the nested graph's own output must not be handed out
+        return codes.clone() if codes.data_ptr() == linear.data_ptr() else codes, rectified
+
+    def _decode(self, codes: Tensor) -> Tensor:
+        plan, model = self.plan, self.plan.model
+        self.rounded_codes = codes.bfloat16()
+        top = self.rounded_codes @ self.code_weight
+        self.z[plan.depth] = top.view(self.num, plan.top, plan.top, plan.widths[-1])
+        target = kernels.operand(self.z[plan.depth], norm=self._decoder_norm(plan.depth))
+        self._pointwise(plan.top, plan.widths[-1], "RAW", target, "STATS", target)
+        for layer in range(plan.depth - 1, 0, -1):
+            z = self.z[layer] = self._empty(plan.sizes[layer], plan.widths[layer])
+            target = kernels.operand(z, norm=self._decoder_norm(layer))
+            source = self._decoder_input(layer)
+            self._convolve(layer, *source, "STATS", target, transposed=True)
+        size = plan.sizes[0]
+        rectified = torch.empty(self.num, 1, size, size, device=codes.device)
+        target = kernels.operand(rectified)
+        source = self._decoder_input(0)
+        self._convolve(0, *source, "IMAGE", target, transposed=True, bias=model.decoder.bias)
+        return rectified
+
+    def backward(self, grad_codes: Tensor, grad_rectified: Tensor) -> list[Tensor | None]:
+        plan, model = self.plan, self.plan.model
+        factors = []
+        if self.uses_decoder:
+            grad_rectified = grad_rectified.contiguous()
+            grad_top = self._decoder_backward(grad_rectified)
+            factors.append((self.rounded_codes, grad_top))
+            grad_codes = grad_codes + (grad_top @ self.code_weight.T).float()
+        code_parameters = [] if model.batch_norm is None else list(model.batch_norm.parameters())
+        grad_linear, *grad_code_parameters = torch.autograd.grad(
+            self.codes, [self.linear, *code_parameters], grad_codes
+        )
+        rounded = grad_linear.bfloat16()
+        factors.append((rounded, self.pooled.flatten(1)))
+        grad_pooled = (rounded @ self.code_weight).view_as(self.pooled)
+        left, right = (torch.cat(parts) for parts in zip(*factors, strict=True))
+        grad_code_weight = (left.T @ right).view(-1, plan.top**2, plan.widths[-1])
+        self._encoder_backward(grad_pooled)
+
+        grad_weights = self._sum_slabs()
+        grad_norms, grad_decoder_norms = self._norm_gradients()
+        grads: list[Tensor | None] = [*grad_weights, *grad_norms]
+        shape = model.encoder.code.weight.shape
+        grads.append(grad_code_weight.transpose(1, 2).float().reshape(shape))
+        grads.append(grad_linear.sum(0))
+        grads += grad_code_parameters
+        if self.uses_decoder:
+            grads += [*grad_decoder_norms, grad_rectified.sum().view(1)]
+        return grads
+
+    def _decoder_backward(self, grad_rectified: Tensor) -> Tensor:
+        """Gradient of the top before its batch norm, (N, top pixels * channels)."""
+        plan = self.plan
+        grad = grad_rectified
+        for layer in range(plan.depth):
+            out_kind: kernels.Kind = "GRAD" if layer else "IM2COL"
+            pre = self.z.get(layer)
+            norm = self._decoder_norm(layer) if layer else None
+            arriving = kernels.operand(grad, pre, norm)
+            self._weight_gradient(
+                "decoder", layer, (out_kind, arriving), self._decoder_input(layer)
+            )
+            below = self.z[layer + 1]
+            grad = torch.empty_like(below)
+            target = kernels.operand(grad, below, self._decoder_norm(layer + 1))
+            output: kernels.Output = "SUM_MASK" if layer % 2 else "MASK"
+            self._convolve(layer, out_kind, arriving, output, target, transposed=False)
+        top = self.z[plan.depth]
+        result = torch.empty_like(top)
+        arriving = kernels.operand(grad, top, self._decoder_norm(plan.depth))
+        self._pointwise(plan.top, plan.widths[-1], "GRAD", arriving, "STORE", result)
+        return result.view(self.num, -1)
+
+    def _encoder_backward(self, grad: Tensor) -> None:
+        plan = self.plan
+        last = plan.depth - 1
+        target = kernels.operand(grad, self.y[last], self._norm(last))
+        self._pointwise(plan.top, plan.widths[-1], "RAW", target, "MASK_POOL", target)
+        for layer in range(last, -1, -1):
+            kind: kernels.Kind = "GRAD_POOL" if layer % 2 else "GRAD"
+            arriving = kernels.operand(grad, self.y[layer], self._norm(layer))
+            source = self._encoder_input(layer)
+            self._weight_gradient("encoder", layer, source, (kind, arriving))
+            if layer == 0:
+                break
+            below = self.y[layer - 1]
+            size, width = plan.sizes[layer], plan.widths[layer]
+            grad = self._empty(size, width)
+            target = kernels.operand(grad, below, self._norm(layer - 1))
+            output: kernels.Output = "MASK" if layer % 2 else "MASK_POOL"
+            self._convolve(layer, kind, arriving, output, target, transposed=True)
+
+    def _encoder_input(self, layer: int) -> tuple[kernels.Kind, kernels.Operand]:
+        if layer == 0:
+            return "IM2COL", kernels.operand(self.images)
+        source = kernels.operand(self.y[layer - 1], norm=self._norm(layer - 1))
+        return ("ACT" if layer % 2 else "ACT_POOL"), source
+
+    def _decoder_input(self, layer: int) -> tuple[kernels.Kind, kernels.Operand]:
+        source = kernels.operand(self.z[layer + 1], norm=self._decoder_norm(layer + 1))
+        return ("ACT_UP" if layer % 2 else "ACT"), source
+
+    def _empty(self, size: int, width: int) -> Tensor:
+        shape = (self.num, size, size, width)
+        return torch.empty(shape, dtype=torch.bfloat16, device=self.images.device)
+
+    def _norm(self, layer: int) -> kernels.Norm:
+        return self._describe(self.plan.norms[layer], layer, self.plan.sizes[layer])
+
+    def _decoder_norm(self, layer: int) -> kernels.Norm:
+        plan = self.plan
+        size = plan.top if layer == plan.depth else plan.sizes[layer]
+        return self._describe(plan.decoder_norms[layer], plan.depth + layer - 1, size)
+
+    def _describe(self, norm: Any, place: int, size: int) -> kernels.Norm:
+        sums = self.sums[place].flatten()
+        return kernels.Norm(
+            norm.weight.data_ptr(),
+            norm.bias.data_ptr(),
+            sums.data_ptr(),
+            sums[2 * norm.num_features :].data_ptr(),
+            self.num * size * size,
+            norm.eps,
+        )
+
+    def _convolve(
+        self,
+        layer: int,
+        kind: kernels.Kind,
+        source: kernels.Operand,
+        output: kernels.Output,
+        target: kernels.Operand,
+        *,
+        transposed: bool,
+        bias: Tensor | None = None,
+    ) -> None:
+        plan = self.plan
+        inputs, outputs = (max(16, width) for width in plan.widths[layer : layer + 2])
+        if transposed:
+            inputs, outputs = outputs, inputs
+        size = plan.sizes[layer]
+        shape = kernels.convolution_shape(size, inputs, outputs)
+        kernel = kernels.convolution(size, inputs, outputs, kind, output, shape)
+        images, rows, columns = kernels.tile(size, shape.pixels)
+        tiles = -(-self.num // images) * (size // rows) * (size // columns)
+        weights = self.packed[2 * layer + transposed]
+        kernel(
+            (min(tiles, kernel.resident_blocks), 1),
+            source,
+            ctypes.c_void_p(weights.data_ptr()),
+            target,
+            ctypes.c_void_p(None if bias is None else bias.data_ptr()),
+            ctypes.c_int(self.num),
+        )
+
+    def _weight_gradient(
+        self,
+        part: str,
+        layer: int,
+        shifted: tuple[kernels.Kind, kernels.Operand],
+        still: tuple[kernels.Kind, kernels.Operand],
+    ) -> None:
+        plan = self.plan
+        inputs, outputs = (max(16, width) for width in plan.widths[layer : layer + 2])
+        size = plan.sizes[layer]
+        shape = kernels.gradient_shape(size, inputs, outputs)
+        kernel = kernels.weight_gradient(size, inputs, outputs, shifted[0], still[0], shape)
+        images, rows, columns = kernels.tile(size, shape.pixels)
+        tiles = -(-self.num // images) * (size // rows) * (size // columns)
+        groups = inputs // (16 * shape.warps_m) * (outputs // (8 * shape.nt * shape.warps_n))
+        blocks = max(1, min(tiles, kernel.resident_blocks // groups))
+        taps = 1 if layer == 0 else 9
+        slabs = torch.empty(blocks, taps * inputs * outputs, device=self.images.device)
+        self.slabs[part, layer] = (slabs, blocks)
+        kernel(
+            (blocks, groups),
+            shifted[1],
+            still[1],
+            ctypes.c_void_p(slabs.data_ptr()),
+            ctypes.c_int(self.num),
+        )
+
+    def _pointwise(
+        self,
+        size: int,
+        width: int,
+        kind: kernels.Kind,
+        source: kernels.Operand,
+        output: kernels.Output,
+        target: kernels.Operand | Tensor,
+    ) -> None:
+        if isinstance(target, Tensor):
+            target = kernels.operand(target)
+        kernel = kernels.pointwise(size, width, kind, output)
+        blocks = -(-self.num * size * size * width // 8 // kernel.threads)
+        kernel((min(blocks, kernel.resident_blocks), 1), source, target, ctypes.c_int(self.num))
+
+    def _sum_slabs(self) -> list[Tensor]:
+        grads, rows, first = [], [], 0
+        for layer, conv in enumerate(self.plan.convs):
+            grad = torch.empty_like(conv.weight)
+            outputs, inputs = conv.weight.shape[:2]
+            encoder, count = self.slabs["encoder", layer]
+            decoder, decoder_count = self.slabs.get(("decoder", layer), (None, 0))
+            rows.append(
+                kernels.Slabs(
+                    encoder.data_ptr(),
+                    None if decoder is None else decoder.data_ptr(),
+                    grad.data_ptr(),
+                    count,
+                    decoder_count,
+                    inputs,
+                    outputs,
+                    encoder.shape[1],
+                    first,
+                )
+            )
+            first += -(-9 * inputs * outputs // 32)
+            grads.append(grad)
+        table = (kernels.Slabs * kernels.MAX_LAYERS)(*rows)
+        kernels.finish_step("sum_slabs")((first, 1), table, ctypes.c_int(len(rows)))
+        return grads
+
+    def _update_norms(self) -> None:
+        norms = self._norms_used()
+        rows = [
+            kernels.NormUpdate(
+                described,
+                norm.running_mean.data_ptr(),
+                norm.running_var.data_ptr(),
+                None,
+                None,
+                norm.num_features,
+                norm.momentum,
+            )
+            for norm, described in norms
+        ]
+        self._finish_norms(rows, has_gradient=False)
+        torch._foreach_add_([norm.num_batches_tracked for norm, _ in norms], 1)
+
+    def _norm_gradients(self) -> tuple[list[Tensor], list[Tensor]]:
+        norms = self._norms_used()
+        grads = [torch.empty_like(p) for norm, _ in norms for p in (norm.weight, norm.bias)]
+        rows = [
+            kernels.NormUpdate(
+                described, None, None, gamma.data_ptr(), beta.data_ptr(), norm.num_features, 0
+            )
+            for (norm, described), gamma, beta in zip(norms, grads[::2], grads[1::2], strict=True)
+        ]
+        self._finish_norms(rows, has_gradient=True)
+        own = 2 * self.plan.depth
+        return grads[:own], grads[own:]
+
+    def _norms_used(self) -> list[tuple[Any, kernels.Norm]]:
+        depth = self.plan.depth
+        used = [(self.plan.norms[layer], self._norm(layer)) for layer in range(depth)]
+        if self.uses_decoder:
+            used += [
+                (self.plan.decoder_norms[layer], self._decoder_norm(layer))
+                for layer in range(1, depth + 1)
+            ]
+        return used
+
+    def _finish_norms(self, rows: Sequence[kernels.NormUpdate], *, has_gradient: bool) -> None:
+        table = (kernels.NormUpdate * kernels.MAX_NORMS)(*rows)
+        kernels.finish_step("update_norms")((len(rows), 1), table, ctypes.c_int(has_gradient))

@@ -1,0 +1,389 @@
+// Shared by the kernels of the fused network. Activations lie as [image][row][column][channel] in bfloat16;
+// a convolution's output is kept as it was before batch norm, and whoever reads it applies batch norm, ReLU
+// and pooling on the way in. Batch norm is kept as sums over the batch, in float64.
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned char u8;
+typedef long long i64;
+
+struct Norm {
+  const float* gamma;
+  const float* beta;
+  double* sums;       // [2][C]: of y, of y * y
+  double* grad_sums;  // [2][C]: of g, of g * y, g being the gradient after ReLU's mask
+  float count;        // pixels in the batch
+  float eps;
+};
+
+// What a kernel reads: `values`, and where a gradient is read also `pre`, the output it belongs to.
+struct Operand {
+  const void* values;
+  const void* pre;
+  Norm norm;
+};
+
+// How an operand is read.
+enum Kind {
+  RAW,        // as it is
+  ACT,        // relu(norm(y))
+  ACT_POOL,   // its maximum over 2x2 windows; y is twice as large
+  ACT_UP,     // each value in a 2x2 window; y is half as large
+  GRAD,       // gradient of y from that of relu(norm(y))
+  GRAD_POOL,  // the same from that of its pooled maxima
+  IM2COL,     // the 3x3 surroundings of each pixel of a float image as 16 channels, the last 7 zero
+};
+
+// What becomes of a kernel's output.
+enum Output {
+  STORE,       // nothing more
+  STATS,       // sums for the batch norm that follows
+  MASK,        // gradient of relu(norm(y)): masked, with sums
+  MASK_POOL,   // gradient of pooled maxima: masked, with sums
+  SUM_MASK,    // gradient of values that were copied to 2x2 windows: summed, masked, with sums
+  IMAGE,       // channel 0 alone, in float, with a bias
+};
+
+__device__ __forceinline__ float low(u32 v) { return __uint_as_float(v << 16); }
+__device__ __forceinline__ float high(u32 v) { return __uint_as_float(v & 0xffff0000u); }
+__device__ __forceinline__ u32 pack(float lo, float hi) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
+__device__ __forceinline__ void unpack(const uint4& v, float (&f)[8]) {
+  f[0] = low(v.x), f[1] = high(v.x), f[2] = low(v.y), f[3] = high(v.y);
+  f[4] = low(v.z), f[5] = high(v.z), f[6] = low(v.w), f[7] = high(v.w);
+}
+__device__ __forceinline__ uint4 packed(const float (&f)[8]) {
+  return make_uint4(pack(f[0], f[1]), pack(f[2], f[3]), pack(f[4], f[5]), pack(f[6], f[7]));
+}
+__device__ __forceinline__ uint4 load16(const void* p, i64 element) {
+  return __ldg(reinterpret_cast<const uint4*>(reinterpret_cast<const u16*>(p) + element));
+}
+__device__ __forceinline__ u32 shared_address(const void* p) {
+  return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+__device__ __forceinline__ void ldmatrix(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+}
+__device__ __forceinline__ void ldmatrix_transposed(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+}
+__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Per channel: relu(norm(y)) = max(0, scale y + shift); gradient of y = scale g + by_y y + constant.
+struct Coefficients {
+  float scale, shift, by_y, constant;
+};
+
+template <bool HAS_GRAD>
+__device__ Coefficients coefficients(const Norm& norm, int channel, int channels) {
+  double mean = norm.sums[channel] / norm.count;
+  double variance = norm.sums[channels + channel] / norm.count - mean * mean;
+  double inverse = rsqrt((variance > 0 ? variance : 0) + double(norm.eps));
+  double scale = norm.gamma[channel] * inverse;
+  Coefficients c = {float(scale), float(norm.beta[channel] - mean * scale), 0, 0};
+  if (HAS_GRAD) {
+    double g = norm.grad_sums[channel] / norm.count;
+    double gy = norm.grad_sums[channels + channel] / norm.count;
+    double by_y = -scale * inverse * inverse * (gy - mean * g);
+    c.by_y = float(by_y);
+    c.constant = float(-scale * g - by_y * mean);
+  }
+  return c;
+}
+
+// The coefficients of 8 neighbouring channels, from shared memory laid out as [4][channels].
+template <int CHANNELS>
+__device__ __forceinline__ void read8(const float* shared, int which, int first, float (&f)[8]) {
+  const float4* p = reinterpret_cast<const float4*>(shared + which * CHANNELS + first);
+  float4 a = p[0], b = p[1];
+  f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
+}
+
+template <bool HAS_GRAD>
+__device__ void fill_coefficients(float* shared, const Norm& norm, int first, int count, int channels) {
+  for (int c = threadIdx.x; c < count; c += blockDim.x) {
+    Coefficients k = coefficients<HAS_GRAD>(norm, first + c, channels);
+    shared[c] = k.scale, shared[count + c] = k.shift;
+    shared[2 * count + c] = k.by_y, shared[3 * count + c] = k.constant;
+  }
+}
+
+__device__ __forceinline__ uint4 activate(const uint4& v, const float (&scale)[8], const float (&shift)[8]) {
+  float f[8];
+  unpack(v, f);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) f[i] = fmaxf(fmaf(scale[i], f[i], shift[i]), 0.f);
+  return packed(f);
+}
+__device__ __forceinline__ u32 max2(u32 a, u32 b) {
+  u32 r;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ uint4 largest(const uint4& a, const uint4& b) {
+  return make_uint4(max2(a.x, b.x), max2(a.y, b.y), max2(a.z, b.z), max2(a.w, b.w));
+}
+__device__ __forceinline__ uint4 gradient(
+    const uint4& g, const uint4& y, const float (&scale)[8], const float (&by_y)[8], const float (&constant)[8]) {
+  float a[8], b[8];
+  unpack(g, a);
+  unpack(y, b);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) a[i] = fmaf(scale[i], a[i], fmaf(by_y[i], b[i], constant[i]));
+  return packed(a);
+}
+
+// Which of four cells holds the maximum of the rounded activations, the first of equals, for 8 channels;
+// 4 where none is above zero.
+__device__ __forceinline__ void find_largest(
+    const float (&y)[4][8], const float (&scale)[8], const float (&shift)[8], int (&cell)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float best = 0.f;
+    cell[i] = 4;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      float a = fmaf(scale[i], y[k][i], shift[i]);
+      a = low(pack(a, 0.f));
+      if (a > best) best = a, cell[i] = k;
+    }
+  }
+}
+
+// Copy a tile of an operand into shared memory as [image][row][column][channel], each pixel PITCH bytes
+// apart so that neighbours fall into different banks; HALO pixels around it, zero outside the image.
+template <Kind KIND, int CHANNELS, int SLICE, int SIZE, int ROWS, int COLUMNS, int IMAGES, int HALO, int THREADS>
+struct Tile {
+  static constexpr int GROUPS = SLICE / 8;
+  static constexpr int PITCH = SLICE * 2 + 16;
+  static constexpr int HEIGHT = ROWS + 2 * HALO, WIDTH = COLUMNS + 2 * HALO;
+  static constexpr int PIXELS = IMAGES * HEIGHT * WIDTH;
+  static constexpr int BYTES = PIXELS * PITCH;
+  static constexpr int LOADS = KIND == ACT_POOL ? 4 : KIND == GRAD ? 2 : 1;
+  static constexpr int AT_ONCE = KIND == ACT_POOL ? 2 : KIND == GRAD ? 3 : 4;
+  static_assert(THREADS % GROUPS == 0, "a thread keeps to its channels");
+
+  static __device__ void fill(u8* shared, const Operand& from, const float* coefs, int first_channel,
+                              int n0, int h0, int w0, int images) {
+    if constexpr (KIND == GRAD_POOL) fill_windows(shared, from, coefs, first_channel, n0, h0, w0, images);
+    else if constexpr (KIND == IM2COL) fill_im2col(shared, from, n0, h0, w0, images);
+    else fill_pixels(shared, from, coefs, first_channel, n0, h0, w0, images);
+  }
+
+  static __device__ void fill_pixels(u8* shared, const Operand& from, const float* coefs, int first_channel,
+                                     int n0, int h0, int w0, int images) {
+    constexpr int TOTAL = PIXELS * GROUPS;
+    const int group = threadIdx.x % GROUPS;
+    const int channel = first_channel + group * 8;
+    float scale[8], shift[8], by_y[8], constant[8];
+    if constexpr (KIND != RAW) {
+      read8<SLICE>(coefs, 0, group * 8, scale);
+      read8<SLICE>(coefs, 1, group * 8, shift);
+    }
+    if constexpr (KIND == GRAD) {
+      read8<SLICE>(coefs, 2, group * 8, by_y);
+      read8<SLICE>(coefs, 3, group * 8, constant);
+    }
+#pragma unroll 1
+    for (int start = threadIdx.x; start < TOTAL; start += THREADS * AT_ONCE) {
+      uint4 v[AT_ONCE][LOADS];
+      bool inside[AT_ONCE];
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) {
+        int pixel = (start + u * THREADS) / GROUPS;
+        int image = pixel / (HEIGHT * WIDTH), place = pixel % (HEIGHT * WIDTH);
+        int n = n0 + image, h = h0 + place / WIDTH - HALO, w = w0 + place % WIDTH - HALO;
+        inside[u] = pixel < PIXELS && n < images && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE);
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k) v[u][k] = make_uint4(0, 0, 0, 0);
+        if (!inside[u]) continue;
+        if constexpr (KIND == ACT_POOL) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            i64 at = (i64(n) * 2 * SIZE + 2 * h + k / 2) * 2 * SIZE + 2 * w + k % 2;
+            v[u][k] = load16(from.values, at * CHANNELS + channel);
+          }
+        } else if constexpr (KIND == ACT_UP) {
+          i64 at = (i64(n) * (SIZE / 2) + h / 2) * (SIZE / 2) + w / 2;
+          v[u][0] = load16(from.values, at * CHANNELS + channel);
+        } else {
+          i64 at = (i64(n) * SIZE + h) * SIZE + w;
+          v[u][0] = load16(from.values, at * CHANNELS + channel);
+          if constexpr (KIND == GRAD) v[u][1] = load16(from.pre, at * CHANNELS + channel);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) {
+        int pixel = (start + u * THREADS) / GROUPS;
+        if (pixel >= PIXELS) break;
+        uint4 result = v[u][0];
+        if (inside[u]) {
+          if constexpr (KIND == ACT || KIND == ACT_UP) result = activate(result, scale, shift);
+          if constexpr (KIND == GRAD) result = gradient(result, v[u][1], scale, by_y, constant);
+          if constexpr (KIND == ACT_POOL) {
+            result = activate(result, scale, shift);
+#pragma unroll
+            for (int k = 1; k < 4; ++k) result = largest(result, activate(v[u][k], scale, shift));
+          }
+        }
+        *reinterpret_cast<uint4*>(shared + pixel * PITCH + group * 16) = result;
+      }
+    }
+  }
+
+  // Window by window, since the four cells of one must be compared.
+  static __device__ void fill_windows(u8* shared, const Operand& from, const float* coefs, int first_channel,
+                                      int n0, int h0, int w0, int images) {
+    constexpr int DOWN = ROWS / 2 + 2 * HALO, ACROSS = COLUMNS / 2 + 2 * HALO;
+    constexpr int TOTAL = IMAGES * DOWN * ACROSS * GROUPS;
+    const int group = threadIdx.x % GROUPS;
+    const int channel = first_channel + group * 8;
+    float scale[8], shift[8], by_y[8], constant[8];
+    read8<SLICE>(coefs, 0, group * 8, scale);
+    read8<SLICE>(coefs, 1, group * 8, shift);
+    read8<SLICE>(coefs, 2, group * 8, by_y);
+    read8<SLICE>(coefs, 3, group * 8, constant);
+#pragma unroll 1
+    for (int index = threadIdx.x; index < TOTAL; index += THREADS) {
+      int window = index / GROUPS;
+      int image = window / (DOWN * ACROSS), place = window % (DOWN * ACROSS);
+      int row = 2 * (place / ACROSS - HALO), column = 2 * (place % ACROSS - HALO);
+      int n = n0 + image, h = h0 + row, w = w0 + column;
+      bool inside = n < images && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE);
+      uint4 out[4];
+      if (inside) {
+        i64 pooled = (i64(n) * (SIZE / 2) + h / 2) * (SIZE / 2) + w / 2;
+        uint4 gv = load16(from.values, pooled * CHANNELS + channel), yv[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          i64 at = (i64(n) * SIZE + h + k / 2) * SIZE + w + k % 2;
+          yv[k] = load16(from.pre, at * CHANNELS + channel);
+        }
+        float g[8], y[4][8];
+        int cell[8];
+        unpack(gv, g);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) unpack(yv[k], y[k]);
+        find_largest(y, scale, shift, cell);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          float f[8];
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+            f[i] = fmaf(scale[i], cell[i] == k ? g[i] : 0.f, fmaf(by_y[i], y[k][i], constant[i]));
+          out[k] = packed(f);
+        }
+      } else {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) out[k] = make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        int r = row + k / 2 + HALO, c = column + k % 2 + HALO;
+        if (unsigned(r) < unsigned(HEIGHT) && unsigned(c) < unsigned(WIDTH))
+          *reinterpret_cast<uint4*>(shared + ((image * HEIGHT + r) * WIDTH + c) * PITCH + group * 16) = out[k];
+      }
+    }
+  }
+
+  static __device__ void fill_im2col(u8* shared, const Operand& from, int n0, int h0, int w0, int images) {
+    static_assert(KIND != IM2COL || (SLICE == 16 && HALO == 0), "nine values fit into 16 channels");
+    const float* image = reinterpret_cast<const float*>(from.values);
+#pragma unroll 2
+    for (int pixel = threadIdx.x; pixel < PIXELS; pixel += THREADS) {
+      int n = n0 + pixel / (HEIGHT * WIDTH), place = pixel % (HEIGHT * WIDTH);
+      int h = h0 + place / WIDTH, w = w0 + place % WIDTH;
+      float f[9];
+#pragma unroll
+      for (int tap = 0; tap < 9; ++tap) {
+        int hh = h + tap / 3 - 1, ww = w + tap % 3 - 1;
+        bool inside = n < images && unsigned(hh) < unsigned(SIZE) && unsigned(ww) < unsigned(SIZE);
+        f[tap] = inside ? __ldg(image + (i64(n) * SIZE + hh) * SIZE + ww) : 0.f;
+      }
+      uint4* to = reinterpret_cast<uint4*>(shared + pixel * PITCH);
+      to[0] = make_uint4(pack(f[0], f[1]), pack(f[2], f[3]), pack(f[4], f[5]), pack(f[6], f[7]));
+      to[1] = make_uint4(pack(f[8], 0.f), 0, 0, 0);
+    }
+  }
+};
+
+// What a thread has summed for its 8 channels, and how the block adds that to the batch norm's sums.
+struct Sums {
+  float first[8] = {}, second[8] = {};
+
+  __device__ __forceinline__ void add(int i, float a, float b) {
+    first[i] += a;
+    second[i] = fmaf(a, b, second[i]);
+  }
+};
+
+template <int CHANNELS, int THREADS>
+__device__ void add_sums(u8* shared, const Sums& sums, double* to) {
+  constexpr int GROUPS = CHANNELS / 8;
+  float* table = reinterpret_cast<float*>(shared);  // [16][THREADS]
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    table[i * THREADS + threadIdx.x] = sums.first[i];
+    table[(8 + i) * THREADS + threadIdx.x] = sums.second[i];
+  }
+  __syncthreads();
+  // several threads share a channel, then add up among neighbours
+  constexpr int VALUES = 2 * CHANNELS, SHARE = THREADS / VALUES > 0 ? (THREADS / VALUES > 8 ? 8 : THREADS / VALUES) : 1;
+  for (int item = threadIdx.x; item < VALUES * SHARE; item += THREADS) {
+    int value = item / SHARE, part = item % SHARE;
+    int which = value / CHANNELS, channel = value % CHANNELS;
+    const float* row = table + (which * 8 + channel % 8) * THREADS;
+    double sum = 0;
+    for (int t = channel / 8 + part * GROUPS; t < THREADS; t += GROUPS * SHARE) sum += row[t];
+#pragma unroll
+    for (int step = SHARE / 2; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffffu, sum, step, SHARE);
+    if (part == 0) atomicAdd(to + value, sum);
+  }
+}
+
+// Finish 8 channels of one output pixel: mask and sum as OUTPUT asks, and store.
+template <Output OUTPUT, int CHANNELS, int SIZE>
+__device__ __forceinline__ void finish(const Operand& to, float (&f)[8], const float (&scale)[8],
+                                       const float (&shift)[8], Sums& sums, int n, int h, int w, int channel) {
+  i64 at = ((i64(n) * SIZE + h) * SIZE + w) * CHANNELS + channel;
+  if constexpr (OUTPUT == STATS) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums.add(i, f[i], f[i]);
+  } else if constexpr (OUTPUT == MASK || OUTPUT == SUM_MASK) {
+    float y[8];
+    unpack(load16(to.pre, at), y);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      f[i] = fmaf(scale[i], y[i], shift[i]) > 0.f ? f[i] : 0.f;
+      sums.add(i, f[i], y[i]);
+    }
+  } else if constexpr (OUTPUT == MASK_POOL) {
+    float y[4][8];
+    int cell[8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      i64 wide = (i64(n) * 2 * SIZE + 2 * h + k / 2) * 2 * SIZE + 2 * w + k % 2;
+      unpack(load16(to.pre, wide * CHANNELS + channel), y[k]);
+    }
+    find_largest(y, scale, shift, cell);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float best = 0.f;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) best = cell[i] == k ? y[k][i] : best;
+      f[i] = cell[i] < 4 ? f[i] : 0.f;
+      sums.add(i, f[i], best);
+    }
+  }
+  *reinterpret_cast<uint4*>(reinterpret_cast<u16*>(const_cast<void*>(to.values)) + at) = packed(f);
+}

@@ -1,0 +1,137 @@
+// A 3x3 convolution on the tensor cores: forward, gradient of its input, or tied transposed convolution,
+// which differ only in the weights they are given and in how the operand is read and the result finished.
+//
+// A block takes one tile after another: the operand with a rim of one pixel into shared memory, all nine
+// taps from there, the result back through shared memory.
+
+constexpr int THREADS = WARPS_M * WARPS_N * 32;
+constexpr int PIXELS = IMAGES * ROWS * COLUMNS;
+constexpr int HALO = TAPS == 9 ? 1 : 0;
+constexpr int STEPS = IN / 16;
+constexpr int OUT_PITCH = OUT * 2 + 16;
+constexpr int OUT_GROUPS = OUTPUT == IMAGE ? 1 : OUT / 8;
+typedef Tile<KIND, IN, IN, SIZE, ROWS, COLUMNS, IMAGES, HALO, THREADS> Input;
+static_assert(WARPS_M * MT * 16 == PIXELS && WARPS_N * NT * 8 == OUT && NT % 2 == 0, "the warps cover the tile");
+static_assert(THREADS % OUT_GROUPS == 0, "a thread keeps to its channels");
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, const float* bias, int images) {
+  extern __shared__ __align__(16) u8 shared[];
+  __shared__ __align__(16) float in_coefs[KIND == RAW || KIND == IM2COL ? 4 : 4 * IN];
+  __shared__ __align__(16) float out_coefs[OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK ? 4 * OUT : 4];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
+
+  if constexpr (KIND != RAW && KIND != IM2COL)
+    fill_coefficients<KIND == GRAD || KIND == GRAD_POOL>(in_coefs, from.norm, 0, IN, IN);
+  if constexpr (OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK)
+    fill_coefficients<false>(out_coefs, to.norm, 0, OUT, OUT);
+  __syncthreads();
+
+  u32 row_address[MT];
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+    int pixel = (warp_m * MT + m) * 16 + lane % 16;
+    int image = pixel / (ROWS * COLUMNS), place = pixel % (ROWS * COLUMNS);
+    int at = (image * Input::HEIGHT + place / COLUMNS) * Input::WIDTH + place % COLUMNS;
+    row_address[m] = shared_address(shared) + at * Input::PITCH + lane / 16 * 16;
+  }
+
+  Sums sums;
+  constexpr int DOWN = SIZE / ROWS, ACROSS = SIZE / COLUMNS;
+  const int tiles = (images + IMAGES - 1) / IMAGES * DOWN * ACROSS;
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int n0 = tile / (DOWN * ACROSS) * IMAGES;
+    const int h0 = tile / ACROSS % DOWN * ROWS, w0 = tile % ACROSS * COLUMNS;
+    Input::fill(shared, from, in_coefs, 0, n0, h0, w0, images);
+    __syncthreads();
+
+    float acc[MT][NT][4] = {};
+    const uint4* fragments = weights + warp_n * (NT / 2) * 32 + lane;
+#pragma unroll
+    for (int tap = 0; tap < TAPS; ++tap) {
+      const int offset = TAPS == 9 ? (tap / 3 * Input::WIDTH + tap % 3) * Input::PITCH : 0;
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        uint4 b[NT / 2];
+#pragma unroll
+        for (int n = 0; n < NT / 2; ++n)
+          b[n] = __ldg(fragments + ((tap * STEPS + step) * (OUT / 16) + n) * 32);
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+          u32 a[4];
+          ldmatrix(a, row_address[m] + offset + step * 32);
+#pragma unroll
+          for (int n = 0; n < NT / 2; ++n) {
+            mma(acc[m][2 * n], a, b[n].x, b[n].y);
+            mma(acc[m][2 * n + 1], a, b[n].z, b[n].w);
+          }
+        }
+      }
+    }
+    __syncthreads();
+
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      int pixel = (warp_m * MT + m) * 16 + lane / 4;
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+        u8* at = shared + pixel * OUT_PITCH + ((warp_n * NT + n) * 8 + lane % 4 * 2) * 2;
+        if constexpr (OUTPUT == IMAGE) {
+          if (n == 0 && warp_n == 0 && lane % 4 == 0) {
+            *reinterpret_cast<float*>(shared + pixel * OUT_PITCH) = acc[m][n][0];
+            *reinterpret_cast<float*>(shared + (pixel + 8) * OUT_PITCH) = acc[m][n][2];
+          }
+        } else {
+          *reinterpret_cast<u32*>(at) = pack(acc[m][n][0], acc[m][n][1]);
+          *reinterpret_cast<u32*>(at + 8 * OUT_PITCH) = pack(acc[m][n][2], acc[m][n][3]);
+        }
+      }
+    }
+    __syncthreads();
+
+    if constexpr (OUTPUT == IMAGE) {
+      for (int pixel = threadIdx.x; pixel < PIXELS; pixel += THREADS) {
+        int n = n0 + pixel / (ROWS * COLUMNS), place = pixel % (ROWS * COLUMNS);
+        int h = h0 + place / COLUMNS, w = w0 + place % COLUMNS;
+        float* image = reinterpret_cast<float*>(const_cast<void*>(to.values));
+        if (n < images)
+          image[(i64(n) * SIZE + h) * SIZE + w] = *reinterpret_cast<float*>(shared + pixel * OUT_PITCH) + bias[0];
+      }
+    } else {
+      const int group = threadIdx.x % OUT_GROUPS;
+      float scale[8], shift[8];
+      if constexpr (OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK) {
+        read8<OUT>(out_coefs, 0, group * 8, scale);
+        read8<OUT>(out_coefs, 1, group * 8, shift);
+      }
+      constexpr int SHRINK = OUTPUT == SUM_MASK ? 2 : 1;
+      constexpr int R = ROWS / SHRINK, C = COLUMNS / SHRINK;
+#pragma unroll 4
+      for (int index = threadIdx.x; index < IMAGES * R * C * OUT_GROUPS; index += THREADS) {
+        int pixel = index / OUT_GROUPS;
+        int image = pixel / (R * C), place = pixel % (R * C), r = place / C, c = place % C;
+        if (n0 + image >= images) break;
+        const u8* at = shared + ((image * ROWS + r * SHRINK) * COLUMNS + c * SHRINK) * OUT_PITCH + group * 16;
+        float f[8];
+        unpack(*reinterpret_cast<const uint4*>(at), f);
+        if constexpr (OUTPUT == SUM_MASK) {
+#pragma unroll
+          for (int k = 1; k < 4; ++k) {
+            float other[8];
+            unpack(*reinterpret_cast<const uint4*>(at + (k / 2 * COLUMNS + k % 2) * OUT_PITCH), other);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) f[i] += other[i];
+          }
+#pragma unroll
+          for (int i = 0; i < 8; ++i) f[i] = low(pack(f[i], 0.f));
+        }
+        finish<OUTPUT, OUT, SIZE / SHRINK>(to, f, scale, shift, sums, n0 + image, h0 / SHRINK + r, w0 / SHRINK + c, group * 8);
+      }
+    }
+    __syncthreads();
+  }
+  if constexpr (OUTPUT == STATS) add_sums<OUT, THREADS>(shared, sums, to.norm.sums);
+  if constexpr (OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK)
+    add_sums<OUT, THREADS>(shared, sums, to.norm.grad_sums);
+}

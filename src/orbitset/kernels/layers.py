@@ -1,0 +1,215 @@
+"""The kernels of the fused network, each instantiated for the layer it serves.
+
+A layer is a 3x3 convolution of `inputs` to `outputs` channels on images of `size` pixels per side.
+"""
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from orbitset.kernels.nvrtc import Kernel
+
+Kind = Literal["RAW", "ACT", "ACT_POOL", "ACT_UP", "GRAD", "GRAD_POOL", "IM2COL"]
+Output = Literal["STORE", "STATS", "MASK", "MASK_POOL", "SUM_MASK", "IMAGE"]
+
+_FOLDER = Path(__file__).parent
+MAX_LAYERS, MAX_NORMS = 16, 40
+
+
+class Norm(ctypes.Structure):
+    """Mirrors `struct Norm` of common.cu."""
+
+    _fields_ = [
+        ("gamma", ctypes.c_void_p),
+        ("beta", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
+        ("grad_sums", ctypes.c_void_p),
+        ("count", ctypes.c_float),
+        ("eps", ctypes.c_float),
+    ]
+
+
+class Operand(ctypes.Structure):
+    """Mirrors `struct Operand` of common.cu."""
+
+    _fields_ = [("values", ctypes.c_void_p), ("pre", ctypes.c_void_p), ("norm", Norm)]
+
+
+class Slabs(ctypes.Structure):
+    """Mirrors `struct Slabs` of finish_step.cu."""
+
+    _fields_ = [
+        ("encoder", ctypes.c_void_p),
+        ("decoder", ctypes.c_void_p),
+        ("gradient", ctypes.c_void_p),
+        ("encoder_slabs", ctypes.c_int),
+        ("decoder_slabs", ctypes.c_int),
+        ("inputs", ctypes.c_int),
+        ("outputs", ctypes.c_int),
+        ("stride", ctypes.c_int),
+        ("first_block", ctypes.c_int),
+    ]
+
+
+class NormUpdate(ctypes.Structure):
+    """Mirrors `struct NormUpdate` of finish_step.cu."""
+
+    _fields_ = [
+        ("norm", Norm),
+        ("running_mean", ctypes.c_void_p),
+        ("running_variance", ctypes.c_void_p),
+        ("gamma_gradient", ctypes.c_void_p),
+        ("beta_gradient", ctypes.c_void_p),
+        ("channels", ctypes.c_int),
+        ("momentum", ctypes.c_float),
+    ]
+
+
+@dataclass(frozen=True)
+class ConvolutionShape:
+    """How a convolution is cut up: pixels per tile, and per warp MT x 16 pixels by NT x 8 channels."""
+
+    pixels: int
+    mt: int
+    nt: int
+    min_blocks: int
+
+
+@dataclass(frozen=True)
+class GradientShape:
+    """How a weight gradient is cut up: warps along the inputs, the outputs (NT x 8 each) and the pixels."""
+
+    pixels: int
+    warps_m: int
+    nt: int
+    warps_n: int
+    warps_k: int
+    min_blocks: int
+
+
+def operand(values: Tensor, pre: Tensor | None = None, norm: Norm | None = None) -> Operand:
+    return Operand(values.data_ptr(), None if pre is None else pre.data_ptr(), norm or Norm())
+
+
+def tile(size: int, pixels: int) -> tuple[int, int, int]:
+    """Images, rows and columns of a tile of so many pixels.
+
+    >>> tile(64, 512), tile(8, 128)
+    ((1, 16, 32), (2, 8, 8))
+    """
+    columns = min(32, size)
+    rows = min(size, pixels // columns)
+    return pixels // (rows * columns), rows, columns
+
+
+def convolution_shape(size: int, inputs: int, outputs: int) -> ConvolutionShape:
+    widest = max(inputs, outputs)
+    pixels = min(512 if widest <= 16 else 256 if widest <= 64 else 64, 64 * size)
+    return ConvolutionShape(pixels, mt=4, nt=min(outputs, 32) // 8, min_blocks=1)
+
+
+def gradient_shape(size: int, inputs: int, outputs: int) -> GradientShape:
+    pixels = min(512 if max(inputs, outputs) <= 16 else 256 if max(inputs, outputs) <= 64 else 128, 64 * size)
+    warps_m = min(inputs, 64) // 16
+    nt = min(outputs, 32) // 8
+    return GradientShape(pixels, warps_m, nt, 1, max(1, 4 // warps_m), 1)
+
+
+@functools.cache
+def convolution(
+    size: int, inputs: int, outputs: int, kind: Kind, output: Output, shape: ConvolutionShape
+) -> Kernel:
+    images, rows, columns = tile(size, shape.pixels)
+    taps = 1 if kind == "IM2COL" else 9
+    warps_m, warps_n = shape.pixels // (16 * shape.mt), outputs // (8 * shape.nt)
+    rim = 2 if taps == 9 else 0
+    threads = 32 * warps_m * warps_n
+    shared = max(
+        images * (rows + rim) * (columns + rim) * (2 * inputs + 16),
+        shape.pixels * (2 * outputs + 16),
+        16 * threads * 4,
+    )
+    constants = {
+        "IN": inputs, "OUT": outputs, "SIZE": size, "ROWS": rows, "COLUMNS": columns,
+        "IMAGES": images, "TAPS": taps, "MT": shape.mt, "NT": shape.nt, "WARPS_M": warps_m,
+        "WARPS_N": warps_n, "MIN_BLOCKS": shape.min_blocks, "KIND": kind, "OUTPUT": output,
+    }  # fmt: skip
+    name = f"convolution_{size}px_{inputs}_to_{outputs}_{kind}_{output}"
+    source = _source("convolution.cu", constants, name)
+    return Kernel(source, name, threads=threads, shared_bytes=shared)
+
+
+@functools.cache
+def weight_gradient(
+    size: int, inputs: int, outputs: int, kind: Kind, other: Kind, shape: GradientShape
+) -> Kernel:
+    images, rows, columns = tile(size, shape.pixels)
+    taps = 1 if kind == "IM2COL" else 9
+    rim = 2 if taps == 9 else 0
+    in_block, out_block = 16 * shape.warps_m, 8 * shape.nt * shape.warps_n
+    threads = 32 * shape.warps_m * shape.warps_n * shape.warps_k
+    shared = images * (rows + rim) * (columns + rim) * (2 * in_block + 16)
+    shared += shape.pixels * (2 * out_block + 16)
+    exchange = (shape.warps_k - 1) * shape.nt * 4 * shape.warps_m * shape.warps_n * 32 * 4
+    constants = {
+        "IN": inputs, "OUT": outputs, "SIZE": size, "ROWS": rows, "COLUMNS": columns,
+        "IMAGES": images, "TAPS": taps, "NT": shape.nt, "WARPS_M": shape.warps_m,
+        "WARPS_N": shape.warps_n, "WARPS_K": shape.warps_k, "MIN_BLOCKS": shape.min_blocks,
+        "KIND": kind, "OTHER_KIND": other,
+    }  # fmt: skip
+    name = f"weight_gradient_{size}px_{inputs}_to_{outputs}_{kind}_{other}"
+    source = _source("weight_gradient.cu", constants, name)
+    return Kernel(source, name, threads=threads, shared_bytes=max(shared, exchange))
+
+
+@functools.cache
+def pointwise(size: int, channels: int, kind: Kind, output: Output) -> Kernel:
+    constants = {
+        "SIZE": size, "CHANNELS": channels, "THREADS": 256, "KIND": kind, "OUTPUT": output,
+    }  # fmt: skip
+    name = f"pointwise_{size}px_{channels}_{kind}_{output}"
+    return Kernel(_source("pointwise.cu", constants, name), name, threads=256)
+
+
+@functools.cache
+def finish_step(name: Literal["sum_slabs", "update_norms"]) -> Kernel:
+    source = _source("finish_step.cu", {"MAX_LAYERS": MAX_LAYERS, "MAX_NORMS": MAX_NORMS})
+    return Kernel(source, name, threads=256 if name == "sum_slabs" else 128)
+
+
+def fragment_indices(inputs: int, outputs: int, *, transposed: bool) -> Tensor:
+    """Where each number a convolution wants lies in channels-last weights [out][tap][in]; -1: a zero.
+
+    A tensor core's second operand is spread over a warp: lane 4g + t holds rows 2t, 2t + 1, 2t + 8 and
+    2t + 9 of column g. The order is [tap][16 rows][16 columns][lane][4 registers][2 halves]. Transposed,
+    taps are turned round and inputs and outputs change places. A single input channel is read as nine
+    channels of one tap; a single output channel is padded to 16.
+    """
+    rows, columns = (outputs, max(16, inputs)) if transposed else (max(16, inputs), outputs)
+    taps = 1 if not transposed and inputs == 1 else 9
+    shape = (taps, rows // 16, columns // 16, 8, 4, 4, 2)
+    tap, step, block, g, t, register, half = torch.meshgrid(
+        *(torch.arange(n) for n in shape), indexing="ij"
+    )
+    row = step * 16 + register % 2 * 8 + 2 * t + half
+    column = block * 16 + register // 2 * 8 + g
+    if transposed:
+        index, is_real = (row * 9 + 8 - tap) * inputs + column, column < inputs
+    elif inputs == 1:
+        index, is_real = column * 9 + row, row < 9
+    else:
+        index, is_real = (column * 9 + tap) * inputs + row, row >= 0
+    return torch.where(is_real, index, -1).flatten()
+
+
+def _source(file: str, constants: dict[str, object], name: str = "") -> str:
+    """A kernel file with its constants, and with its function named for profiles."""
+    types = {"KIND": "Kind", "OTHER_KIND": "Kind", "OUTPUT": "Output"}
+    lines = (f"constexpr {types.get(k, 'int')} {k} = {v};\n" for k, v in constants.items())
+    common = (_FOLDER / "common.cu").read_text()
+    return f"{common}#define NAME {name}\n{''.join(lines)}{(_FOLDER / file).read_text()}"
