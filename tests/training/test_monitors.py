@@ -7,17 +7,19 @@ from orbitset.training.monitors import Monitor, code_spread, collapse_warning, e
 
 def test_monitor_names_the_first_bad_step_and_the_part_rather_than_the_sum():
     monitor = Monitor()
-    for step, value in enumerate([1.0, float("nan"), float("inf")]):
+    for value in (1.0, float("nan"), float("inf")):
         terms = {"loss": torch.tensor(value), "rectify": torch.tensor(value)}
-        monitor.watch(step, terms, torch.randn(4, 3))
+        monitor.watch(terms)
+        monitor.count(torch.randn(4, 3))
     with pytest.raises(TrainingError, match="'rectify' was not finite at step 1"):
         monitor.check()
 
 
 def test_monitor_means_and_flush():
     monitor = Monitor()
-    monitor.watch(0, {"loss": torch.tensor(1.0)}, torch.randn(4, 3))
-    monitor.watch(1, {"loss": torch.tensor(3.0)}, torch.randn(4, 3))
+    for value in (1.0, 3.0):
+        monitor.watch({"loss": torch.tensor(value)})
+        monitor.count(torch.randn(4, 3))
     assert monitor.flush()["loss"] == 2.0
     assert monitor.flush() == {}
 
@@ -25,14 +27,24 @@ def test_monitor_means_and_flush():
 def test_monitor_goes_on_from_its_state_bit_for_bit():
     whole, first = Monitor(), Monitor()
     values = torch.rand(10).tolist()
-    for step, value in enumerate(values):
-        whole.watch(step, {"loss": torch.tensor(value)}, torch.ones(2, 2))
-    for step, value in enumerate(values[:4]):
-        first.watch(step, {"loss": torch.tensor(value)}, torch.ones(2, 2))
+    for monitor, part in ((whole, values), (first, values[:4])):
+        _watch(monitor, part)
     second = Monitor(*first.state)
-    for step, value in enumerate(values[4:], start=4):
-        second.watch(step, {"loss": torch.tensor(value)}, torch.ones(2, 2))
+    _watch(second, values[4:])
     assert second.means() == whole.means()
+
+
+def test_monitor_counts_bad_steps_from_where_it_went_on():
+    monitor = Monitor(step=40)
+    _watch(monitor, [1.0, float("nan")])
+    with pytest.raises(TrainingError, match="at step 41"):
+        monitor.check()
+
+
+def _watch(monitor, values):
+    for value in values:
+        monitor.watch({"loss": torch.tensor(value)})
+        monitor.count(torch.ones(2, 2))
 
 
 def test_code_spread_is_small_for_nearly_equal_codes_far_from_the_origin():
@@ -46,7 +58,8 @@ def test_batch_norm_hides_a_collapse_from_the_spread_but_not_from_the_rank():
     on_a_line = torch.randn(64, 1) * torch.randn(8)
     normed = torch.nn.functional.batch_norm(on_a_line * 1e-3, None, None, training=True)
     monitor = Monitor()
-    monitor.watch(0, {"loss": torch.tensor(0.0)}, normed)
+    monitor.watch({"loss": torch.tensor(0.0)})
+    monitor.count(normed)
     means = monitor.flush()
     assert means["spread"] > 0.9
     assert "collapsed to nearly a line" in collapse_warning(means)

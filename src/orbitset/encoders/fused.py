@@ -10,7 +10,7 @@ Encoder outputs before batch norm are y[l], decoder outputs z[l]; the decoder's 
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -58,8 +58,7 @@ class FusedEncoder(nn.Module):
         self.plan = _Plan(model)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        codes, rectified = self._run(images, True)
-        return codes, rectified
+        return self._run(images, True)
 
     def encode(self, images: Tensor) -> Tensor:
         return self._run(images, False)[0]
@@ -67,10 +66,8 @@ class FusedEncoder(nn.Module):
     def _run(self, images: Tensor, uses_decoder: bool) -> tuple[Tensor, Tensor]:
         self._model[0]._check(images)
         parameters = self.plan.parameters(uses_decoder)
-        outputs: tuple[Tensor, Tensor] = _Network.apply(
-            self.plan, images, uses_decoder, *parameters
-        )
-        return outputs
+        outputs = _Network.apply(self.plan, images, uses_decoder, *parameters)
+        return cast(tuple[Tensor, Tensor], outputs)
 
 
 class _Network(torch.autograd.Function):
@@ -101,13 +98,15 @@ class _Plan:
         self.norms: list[Any] = list(encoder.norms)
         self.decoder_norms: list[Any] = [None, *decoder.norms, decoder.top_norm]
         device = encoder.code.weight.device
-        indices, start, self.slices = [], 0, []
+        indices: list[Tensor] = []
+        self.slices: list[slice] = []
+        start = first = 0
         for layer in range(self.depth):
             inputs, outputs = self.widths[layer : layer + 2]
             for transposed in (False, True):
                 index = kernels.fragment_indices(inputs, outputs, transposed=transposed)
-                first = sum(map(len, indices))
                 self.slices.append(slice(first, first + len(index)))
+                first += len(index)
                 indices.append(torch.where(index < 0, index, index + start))
             start += 9 * inputs * outputs
         index = torch.cat(indices)

@@ -74,6 +74,7 @@ def train(
             schedule=config.train.schedule,
             warmup_steps=config.train.warmup_steps,
             precision=config.train.precision,
+            engine=config.train.engine,
             evaluate=_evaluation(config, task, test),
             evaluate_at={round(steps * i / count) for i in range(count + 1)},
             run=run,

@@ -161,6 +161,7 @@ __device__ __forceinline__ void find_largest(
 
 // Copy a tile of an operand into shared memory as [image][row][column][channel], each pixel PITCH bytes
 // apart so that neighbours fall into different banks; HALO pixels around it, zero outside the image.
+// A thread keeps to its column and channels and goes down the rows; the rim to both sides comes last.
 template <Kind KIND, int CHANNELS, int SLICE, int SIZE, int ROWS, int COLUMNS, int IMAGES, int HALO, int THREADS>
 struct Tile {
   static constexpr int GROUPS = SLICE / 8;
@@ -170,127 +171,173 @@ struct Tile {
   static constexpr int BYTES = PIXELS * PITCH;
   static constexpr int LOADS = KIND == ACT_POOL ? 4 : KIND == GRAD ? 2 : 1;
   static constexpr int AT_ONCE = KIND == ACT_POOL ? 2 : KIND == GRAD ? 3 : 4;
+  static constexpr bool IS_WHOLE_WIDTH = COLUMNS == SIZE;
   static_assert(THREADS % GROUPS == 0, "a thread keeps to its channels");
+
+  struct Channels {
+    float scale[8], shift[8], by_y[8], constant[8];
+
+    __device__ Channels(const float* coefs, int group) {
+      if constexpr (KIND != RAW && KIND != IM2COL) {
+        read8<SLICE>(coefs, 0, group * 8, scale);
+        read8<SLICE>(coefs, 1, group * 8, shift);
+      }
+      if constexpr (KIND == GRAD || KIND == GRAD_POOL) {
+        read8<SLICE>(coefs, 2, group * 8, by_y);
+        read8<SLICE>(coefs, 3, group * 8, constant);
+      }
+    }
+  };
 
   static __device__ void fill(u8* shared, const Operand& from, const float* coefs, int first_channel,
                               int n0, int h0, int w0, int images) {
-    if constexpr (KIND == GRAD_POOL) fill_windows(shared, from, coefs, first_channel, n0, h0, w0, images);
-    else if constexpr (KIND == IM2COL) fill_im2col(shared, from, n0, h0, w0, images);
-    else fill_pixels(shared, from, coefs, first_channel, n0, h0, w0, images);
+    if constexpr (KIND == IM2COL) {
+      fill_im2col(shared, from, n0, h0, w0, images);
+    } else {
+      const int group = threadIdx.x % GROUPS;
+      const Channels channels(coefs, group);
+      const int channel = first_channel + group * 8;
+      if constexpr (KIND == GRAD_POOL) fill_windows(shared + group * 16, from, channels, channel, n0, h0, w0, images);
+      else fill_pixels(shared + group * 16, from, channels, channel, n0, h0, w0, images);
+    }
   }
 
-  static __device__ void fill_pixels(u8* shared, const Operand& from, const float* coefs, int first_channel,
+  static __device__ __forceinline__ void store(u8* shared, int image, int row, int column, const uint4& v) {
+    *reinterpret_cast<uint4*>(shared + ((image * HEIGHT + row) * WIDTH + column) * PITCH) = v;
+  }
+
+  static __device__ __forceinline__ void load(uint4 (&v)[LOADS], const Operand& from, int channel, int n, int h, int w) {
+    if constexpr (KIND == ACT_POOL) {
+      const i64 at = ((i64(n) * 2 * SIZE + 2 * h) * 2 * SIZE + 2 * w) * CHANNELS + channel;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) v[k] = load16(from.values, at + (k / 2 * 2 * SIZE + k % 2) * CHANNELS);
+    } else if constexpr (KIND == ACT_UP) {
+      v[0] = load16(from.values, ((i64(n) * (SIZE / 2) + h / 2) * (SIZE / 2) + w / 2) * CHANNELS + channel);
+    } else {
+      const i64 at = ((i64(n) * SIZE + h) * SIZE + w) * CHANNELS + channel;
+      v[0] = load16(from.values, at);
+      if constexpr (KIND == GRAD) v[1] = load16(from.pre, at);
+    }
+  }
+
+  static __device__ __forceinline__ uint4 convert(const uint4 (&v)[LOADS], const Channels& c) {
+    if constexpr (KIND == ACT || KIND == ACT_UP) return activate(v[0], c.scale, c.shift);
+    if constexpr (KIND == GRAD) return gradient(v[0], v[1], c.scale, c.by_y, c.constant);
+    if constexpr (KIND == ACT_POOL) {
+      uint4 result = activate(v[0], c.scale, c.shift);
+#pragma unroll
+      for (int k = 1; k < 4; ++k) result = largest(result, activate(v[k], c.scale, c.shift));
+      return result;
+    }
+    return v[0];
+  }
+
+  static __device__ void fill_pixels(u8* shared, const Operand& from, const Channels& c, int channel,
                                      int n0, int h0, int w0, int images) {
-    constexpr int TOTAL = PIXELS * GROUPS;
-    const int group = threadIdx.x % GROUPS;
-    const int channel = first_channel + group * 8;
-    float scale[8], shift[8], by_y[8], constant[8];
-    if constexpr (KIND != RAW) {
-      read8<SLICE>(coefs, 0, group * 8, scale);
-      read8<SLICE>(coefs, 1, group * 8, shift);
-    }
-    if constexpr (KIND == GRAD) {
-      read8<SLICE>(coefs, 2, group * 8, by_y);
-      read8<SLICE>(coefs, 3, group * 8, constant);
-    }
+    constexpr int ACROSS = COLUMNS * GROUPS, DOWN = IMAGES * HEIGHT;
+    constexpr int STEP = ACROSS < THREADS ? THREADS / ACROSS : 1;
+    static_assert(ACROSS % THREADS == 0 || THREADS % ACROSS == 0, "threads cover whole rows");
+#pragma unroll
+    for (int part = 0; part < ACROSS; part += THREADS) {
+      const int column = (part + threadIdx.x % ACROSS) / GROUPS;
 #pragma unroll 1
-    for (int start = threadIdx.x; start < TOTAL; start += THREADS * AT_ONCE) {
-      uint4 v[AT_ONCE][LOADS];
-      bool inside[AT_ONCE];
+      for (int start = threadIdx.x / ACROSS; start < DOWN; start += STEP * AT_ONCE) {
+        uint4 v[AT_ONCE][LOADS];
+        bool inside[AT_ONCE];
 #pragma unroll
-      for (int u = 0; u < AT_ONCE; ++u) {
-        int pixel = (start + u * THREADS) / GROUPS;
-        int image = pixel / (HEIGHT * WIDTH), place = pixel % (HEIGHT * WIDTH);
-        int n = n0 + image, h = h0 + place / WIDTH - HALO, w = w0 + place % WIDTH - HALO;
-        inside[u] = pixel < PIXELS && n < images && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE);
+        for (int u = 0; u < AT_ONCE; ++u) {
+          const int line = start + u * STEP, n = n0 + line / HEIGHT, h = h0 + line % HEIGHT - HALO;
+          inside[u] = line < DOWN && n < images && unsigned(h) < unsigned(SIZE);
+          if (inside[u]) load(v[u], from, channel, n, h, w0 + column);
+        }
 #pragma unroll
-        for (int k = 0; k < LOADS; ++k) v[u][k] = make_uint4(0, 0, 0, 0);
-        if (!inside[u]) continue;
-        if constexpr (KIND == ACT_POOL) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            i64 at = (i64(n) * 2 * SIZE + 2 * h + k / 2) * 2 * SIZE + 2 * w + k % 2;
-            v[u][k] = load16(from.values, at * CHANNELS + channel);
-          }
-        } else if constexpr (KIND == ACT_UP) {
-          i64 at = (i64(n) * (SIZE / 2) + h / 2) * (SIZE / 2) + w / 2;
-          v[u][0] = load16(from.values, at * CHANNELS + channel);
-        } else {
-          i64 at = (i64(n) * SIZE + h) * SIZE + w;
-          v[u][0] = load16(from.values, at * CHANNELS + channel);
-          if constexpr (KIND == GRAD) v[u][1] = load16(from.pre, at * CHANNELS + channel);
+        for (int u = 0; u < AT_ONCE; ++u) {
+          const int line = start + u * STEP;
+          if (line >= DOWN) break;
+          store(shared, 0, line, column + HALO, inside[u] ? convert(v[u], c) : make_uint4(0, 0, 0, 0));
         }
       }
-#pragma unroll
-      for (int u = 0; u < AT_ONCE; ++u) {
-        int pixel = (start + u * THREADS) / GROUPS;
-        if (pixel >= PIXELS) break;
-        uint4 result = v[u][0];
-        if (inside[u]) {
-          if constexpr (KIND == ACT || KIND == ACT_UP) result = activate(result, scale, shift);
-          if constexpr (KIND == GRAD) result = gradient(result, v[u][1], scale, by_y, constant);
-          if constexpr (KIND == ACT_POOL) {
-            result = activate(result, scale, shift);
-#pragma unroll
-            for (int k = 1; k < 4; ++k) result = largest(result, activate(v[u][k], scale, shift));
+    }
+    if constexpr (HALO > 0) {
+      for (int index = threadIdx.x / GROUPS; index < DOWN * 2; index += THREADS / GROUPS) {
+        const int line = index / 2, side = index % 2;
+        uint4 result = make_uint4(0, 0, 0, 0);
+        if constexpr (!IS_WHOLE_WIDTH) {
+          const int n = n0 + line / HEIGHT, h = h0 + line % HEIGHT - 1, w = side ? w0 + COLUMNS : w0 - 1;
+          if (n < images && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE)) {
+            uint4 v[LOADS];
+            load(v, from, channel, n, h, w);
+            result = convert(v, c);
           }
         }
-        *reinterpret_cast<uint4*>(shared + pixel * PITCH + group * 16) = result;
+        store(shared, 0, line, side ? COLUMNS + 1 : 0, result);
       }
     }
   }
 
-  // Window by window, since the four cells of one must be compared.
-  static __device__ void fill_windows(u8* shared, const Operand& from, const float* coefs, int first_channel,
+  // The four cells of a window, since they must be compared.
+  static __device__ __forceinline__ void load_window(uint4 (&v)[5], const Operand& from, int channel, int n, int h, int w) {
+    v[4] = load16(from.values, ((i64(n) * (SIZE / 2) + h / 2) * (SIZE / 2) + w / 2) * CHANNELS + channel);
+    const i64 at = ((i64(n) * SIZE + h) * SIZE + w) * CHANNELS + channel;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) v[k] = load16(from.pre, at + (k / 2 * SIZE + k % 2) * CHANNELS);
+  }
+
+  static __device__ __forceinline__ void convert_window(uint4 (&v)[5], const Channels& c) {
+    float g[8], y[4][8];
+    int cell[8];
+    unpack(v[4], g);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) unpack(v[k], y[k]);
+    find_largest(y, c.scale, c.shift, cell);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      float f[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        f[i] = fmaf(c.scale[i], cell[i] == k ? g[i] : 0.f, fmaf(c.by_y[i], y[k][i], c.constant[i]));
+      v[k] = packed(f);
+    }
+  }
+
+  static __device__ void fill_windows(u8* shared, const Operand& from, const Channels& c, int channel,
                                       int n0, int h0, int w0, int images) {
-    constexpr int DOWN = ROWS / 2 + 2 * HALO, ACROSS = COLUMNS / 2 + 2 * HALO;
-    constexpr int TOTAL = IMAGES * DOWN * ACROSS * GROUPS;
-    const int group = threadIdx.x % GROUPS;
-    const int channel = first_channel + group * 8;
-    float scale[8], shift[8], by_y[8], constant[8];
-    read8<SLICE>(coefs, 0, group * 8, scale);
-    read8<SLICE>(coefs, 1, group * 8, shift);
-    read8<SLICE>(coefs, 2, group * 8, by_y);
-    read8<SLICE>(coefs, 3, group * 8, constant);
+    constexpr int ACROSS = COLUMNS / 2 * GROUPS, HIGH = ROWS / 2 + 2 * HALO, DOWN = IMAGES * HIGH;
+    constexpr int STEP = ACROSS < THREADS ? THREADS / ACROSS : 1;
+    static_assert(ACROSS % THREADS == 0 || THREADS % ACROSS == 0, "threads cover whole rows");
+#pragma unroll
+    for (int part = 0; part < ACROSS; part += THREADS) {
+      const int column = 2 * ((part + threadIdx.x % ACROSS) / GROUPS);
 #pragma unroll 1
-    for (int index = threadIdx.x; index < TOTAL; index += THREADS) {
-      int window = index / GROUPS;
-      int image = window / (DOWN * ACROSS), place = window % (DOWN * ACROSS);
-      int row = 2 * (place / ACROSS - HALO), column = 2 * (place % ACROSS - HALO);
-      int n = n0 + image, h = h0 + row, w = w0 + column;
-      bool inside = n < images && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE);
-      uint4 out[4];
-      if (inside) {
-        i64 pooled = (i64(n) * (SIZE / 2) + h / 2) * (SIZE / 2) + w / 2;
-        uint4 gv = load16(from.values, pooled * CHANNELS + channel), yv[4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          i64 at = (i64(n) * SIZE + h + k / 2) * SIZE + w + k % 2;
-          yv[k] = load16(from.pre, at * CHANNELS + channel);
+      for (int line = threadIdx.x / ACROSS; line < DOWN; line += STEP) {
+        const int image = line / HIGH, row = 2 * (line % HIGH - HALO), n = n0 + image, h = h0 + row;
+        uint4 v[5] = {};
+        if (n < images && unsigned(h) < unsigned(SIZE)) {
+          load_window(v, from, channel, n, h, w0 + column);
+          convert_window(v, c);
         }
-        float g[8], y[4][8];
-        int cell[8];
-        unpack(gv, g);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) unpack(yv[k], y[k]);
-        find_largest(y, scale, shift, cell);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          float f[8];
-#pragma unroll
-          for (int i = 0; i < 8; ++i)
-            f[i] = fmaf(scale[i], cell[i] == k ? g[i] : 0.f, fmaf(by_y[i], y[k][i], constant[i]));
-          out[k] = packed(f);
-        }
-      } else {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) out[k] = make_uint4(0, 0, 0, 0);
+        for (int k = 0; k < 4; ++k)
+          if (HALO == 0 || unsigned(row + k / 2 + HALO) < unsigned(HEIGHT))
+            store(shared, image, row + k / 2 + HALO, column + k % 2 + HALO, v[k]);
       }
+    }
+    if constexpr (HALO > 0) {
+      for (int index = threadIdx.x / GROUPS; index < DOWN * 2; index += THREADS / GROUPS) {
+        const int line = index / 2, side = index % 2;
+        const int image = line / HIGH, row = 2 * (line % HIGH - 1), n = n0 + image, h = h0 + row;
+        uint4 v[5] = {};
+        if constexpr (!IS_WHOLE_WIDTH) {
+          const int w = side ? w0 + COLUMNS : w0 - 2;
+          if (n < images && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE)) {
+            load_window(v, from, channel, n, h, w);
+            convert_window(v, c);
+          }
+        }
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        int r = row + k / 2 + HALO, c = column + k % 2 + HALO;
-        if (unsigned(r) < unsigned(HEIGHT) && unsigned(c) < unsigned(WIDTH))
-          *reinterpret_cast<uint4*>(shared + ((image * HEIGHT + r) * WIDTH + c) * PITCH + group * 16) = out[k];
+        for (int k = 0; k < 2; ++k)
+          if (unsigned(row + k + 1) < unsigned(HEIGHT))
+            store(shared, image, row + k + 1, side ? COLUMNS + 1 : 0, side ? v[2 * k] : v[2 * k + 1]);
       }
     }
   }

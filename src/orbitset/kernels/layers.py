@@ -5,6 +5,7 @@ A layer is a 3x3 convolution of `inputs` to `outputs` channels on images of `siz
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -114,7 +115,9 @@ def convolution_shape(size: int, inputs: int, outputs: int) -> ConvolutionShape:
 
 
 def gradient_shape(size: int, inputs: int, outputs: int) -> GradientShape:
-    pixels = min(512 if max(inputs, outputs) <= 16 else 256 if max(inputs, outputs) <= 64 else 128, 64 * size)
+    pixels = min(
+        512 if max(inputs, outputs) <= 16 else 256 if max(inputs, outputs) <= 64 else 128, 64 * size
+    )
     warps_m = min(inputs, 64) // 16
     nt = min(outputs, 32) // 8
     return GradientShape(pixels, warps_m, nt, 1, max(1, 4 // warps_m), 1)
@@ -207,7 +210,7 @@ def fragment_indices(inputs: int, outputs: int, *, transposed: bool) -> Tensor:
     return torch.where(is_real, index, -1).flatten()
 
 
-def _source(file: str, constants: dict[str, object], name: str = "") -> str:
+def _source(file: str, constants: Mapping[str, object], name: str = "") -> str:
     """A kernel file with its constants, and with its function named for profiles."""
     types = {"KIND": "Kind", "OTHER_KIND": "Kind", "OUTPUT": "Output"}
     lines = (f"constexpr {types.get(k, 'int')} {k} = {v};\n" for k, v in constants.items())

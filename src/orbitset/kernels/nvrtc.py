@@ -133,9 +133,7 @@ class Kernel:
             f"finding {name}",
         )
         if shared_bytes > 32 * 1024:  # static shared memory comes on top of it
-            status = _driver().cuFuncSetAttribute(
-                self._function, _MAX_DYNAMIC_SHARED, shared_bytes
-            )
+            status = _driver().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes)
             _check(status, f"{name} asks for {shared_bytes} bytes of shared memory")
 
     def attribute(self, which: int) -> int:

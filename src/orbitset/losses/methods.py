@@ -3,6 +3,9 @@
 An objective is called as objective(codes, batch, rectified) and gives named terms, of which `loss` is
 the one that is minimised; `rectified` is None unless `uses_rectified`. Any function of that form can be
 trained with: see `objective`.
+
+An objective that says `is_replayable` promises to work on the GPU alone, on tensors whose shapes depend on
+the batch's only: nothing read back, nothing drawn on the host, no Python state. Its step can be recorded.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +19,7 @@ from orbitset.errors import ConfigError, check_choice
 from orbitset.losses.distances import distance_matrix
 from orbitset.losses.exemplar import exemplar_loss
 from orbitset.losses.joint import Scale, orbit_joint_loss, reconstruction_loss
-from orbitset.losses.mining import Mined, Variant, check_variant, mine
+from orbitset.losses.mining import FIXED_SHAPE, Mined, Variant, check_variant, mine
 from orbitset.losses.triplet import Reduction, triplet_terms
 
 Method = Literal["OJ", "OT", "OE", "ST", "EX", "AE"]
@@ -64,6 +67,7 @@ class OrbitJoint(nn.Module):
         self.discriminate_weight, self.rectify_weight = discriminate_weight, rectify_weight
         self.scale, self.reduction = scale, reduction
         self.uses_rectified = rectify_weight != 0
+        self.is_replayable = mining in FIXED_SHAPE
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         triplets = valid = None
@@ -104,6 +108,7 @@ class SupervisedTriplet(nn.Module):
         super().__init__()
         check_variant(mining)
         self.margin, self.reduction, self.mining = margin, reduction, mining
+        self.is_replayable = mining in FIXED_SHAPE
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         if batch.labels is None:
@@ -119,6 +124,7 @@ class Exemplar(nn.Module):
     """EX: one class per orbit, told apart by a linear classifier that is learned and then thrown away."""
 
     uses_rectified = False
+    is_replayable = True
 
     def __init__(self, *, code_size: int, num_orbits: int) -> None:
         super().__init__()
@@ -133,6 +139,7 @@ class Autoencoder(nn.Module):
     """AE: give back the input."""
 
     uses_rectified = True
+    is_replayable = True
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -145,22 +152,29 @@ class Autoencoder(nn.Module):
 
 
 class _Function(nn.Module):
-    def __init__(self, function: Callable[..., Terms], uses_rectified: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Terms], uses_rectified: bool, is_replayable: bool
+    ) -> None:
         super().__init__()
         self.function, self.uses_rectified = function, uses_rectified
+        self.is_replayable = is_replayable
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         return self.function(codes, batch, rectified)
 
 
-def objective(*, uses_rectified: bool = False) -> Callable[[Callable[..., Terms]], nn.Module]:
+def objective(
+    *, uses_rectified: bool = False, is_replayable: bool = False
+) -> Callable[[Callable[..., Terms]], nn.Module]:
     """Make an objective of a function of (codes, batch, rectified) that gives {"loss": …}.
+
+    `is_replayable` is a promise, see above: with it a step on a GPU is recorded once and replayed.
 
     >>> @objective()
     ... def spread_out(codes, batch, rectified):
     ...     return {"loss": -codes.var(0).sum()}
     """
-    return lambda function: _Function(function, uses_rectified)
+    return lambda function: _Function(function, uses_rectified, is_replayable)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,8 @@ Variant = Literal[
     "semihard",
     "all",
 ]
+FIXED_SHAPE = frozenset({"semihard-else-farthest", "semihard-nearest", "hardest", "batch-hard"})
+"""Variants that work on the device alone, with shapes that do not depend on what they find."""
 _CACHE_BYTES = 2**20
 _SCAN_LIMIT = 24
 """Up to this many positives per anchor, a pass over the matrix for each is cheaper than sorting it."""

@@ -72,13 +72,27 @@ def inverse_matrices(params_N5: Tensor) -> Tensor:
     )
 
 
-def warp(images_NCHW: Tensor, params_N5: Tensor, canvas_px: int) -> Tensor:
-    """Show each image under its own parameters on a square canvas, as float32 in [0, 1] for uint8 input.
+def warp(
+    images_NCHW: Tensor, params_B5: Tensor, canvas_px: int, *, rows_B: Tensor | None = None
+) -> Tensor:
+    """Show images under their own parameters on a square canvas, as float32 in [0, 1] for uint8 input.
+
+    Parameters are for the images in `rows_B`, or for each image in turn. On an NVIDIA GPU this is one kernel.
 
     >>> image = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
     >>> warp(image, torch.tensor([IDENTITY]), 4)[0, 0].round().int().tolist()
     [[0, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
     """
+    if images_NCHW.is_cuda and torch.version.cuda and images_NCHW.dtype == torch.uint8:
+        from orbitset.kernels.warp import warp as warp_kernel
+
+        return warp_kernel(images_NCHW, rows_B, params_B5, canvas_px)
+    images = images_NCHW if rows_B is None else images_NCHW[rows_B]
+    return warp_reference(images, params_B5, canvas_px)
+
+
+def warp_reference(images_NCHW: Tensor, params_N5: Tensor, canvas_px: int) -> Tensor:
+    """What `warp` must give, from torch's own parts."""
     height, width = images_NCHW.shape[-2:]
     images = images_NCHW.float() / 255 if images_NCHW.dtype == torch.uint8 else images_NCHW
     offsets = (

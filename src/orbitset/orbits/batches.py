@@ -32,9 +32,11 @@ class Orbits(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def members(
+    def draw(
         self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor: ...
+
+    def show(self, orbit_B: Tensor, drawn_B: Tensor) -> Tensor: ...
 
     def canonical(self, orbit_B: Tensor) -> Tensor: ...
 
@@ -55,6 +57,18 @@ class Batch:
     """No orbit has more members than this in the batch: lets mining keep fixed shapes."""
     seed: int = 0
     """The batch's own, for whatever a loss draws at random"""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A batch before its images are made: little enough to be drawn ahead of time."""
+
+    orbits: Tensor
+    """(B,) int64"""
+    members: Tensor
+    """(B, …): what `Orbits.draw` gave for them"""
+    members_per_orbit: int
+    seed: int
 
 
 class OrbitBatches:
@@ -136,21 +150,29 @@ class OrbitBatches:
 
     def batch(self, index: int) -> Batch:
         """Batch number `index`; does not move the position."""
+        return self.show(self.draw(index))
+
+    def draw(self, index: int) -> Drawn:
+        """Choose what batch number `index` shows."""
         orbit_P, member_PK = self.indices(index)
-        num_members = member_PK.shape[1]
-        orbit_B = orbit_P.repeat_interleave(num_members)
-        images = self.orbits.members(
+        orbit_B = orbit_P.repeat_interleave(member_PK.shape[1])
+        drawn_B = self.orbits.draw(
             orbit_B, member_PK.flatten(), generator=stream("fresh", self.seed, index)
         )
-        canonical = self.orbits.canonical(orbit_P)
+        seed = stable_seed("batch", self.seed, index)
+        return Drawn(orbit_B, drawn_B, member_PK.shape[1], seed)
+
+    def show(self, drawn: Drawn) -> Batch:
+        """Make the images of what was drawn. Works on the device alone, so that it can be replayed."""
+        count = drawn.members_per_orbit
         labels = self.orbits.labels_N
         return Batch(
-            images=images,
-            orbits=orbit_B,
-            canonical=canonical.repeat_interleave(num_members, 0),
-            labels=None if labels is None else labels[orbit_B],
+            images=self.orbits.show(drawn.orbits, drawn.members),
+            orbits=drawn.orbits,
+            canonical=self.orbits.canonical(drawn.orbits[::count]).repeat_interleave(count, 0),
+            labels=None if labels is None else labels[drawn.orbits],
             max_members=self.max_members,
-            seed=stable_seed("batch", self.seed, index),
+            seed=drawn.seed,
         )
 
     def indices(self, index: int) -> tuple[Tensor, Tensor]:
@@ -179,6 +201,6 @@ class OrbitBatches:
         if self._shuffled is None or self._shuffled[0] != epoch:
             shape = (len(self.orbits), self.orbits.num_members)
             keys = torch.rand(shape, generator=stream("members", self.seed, epoch))
-            order = keys.argsort(dim=1, stable=True).to(self.orbits.device)
+            order = keys.to(self.orbits.device).argsort(dim=1, stable=True)
             self._shuffled = (epoch, order)
         return self._shuffled[1]

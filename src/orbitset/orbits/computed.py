@@ -97,25 +97,32 @@ class AffineOrbits:
     def device(self) -> torch.device:
         return self.images_NCHW.device
 
+    def draw(
+        self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Parameters (B, 5) of the chosen members; fresh orbits draw new ones from the generator instead."""
+        if self.params_NM5 is not None:
+            return self.params_NM5[orbit_B, member_B]
+        if generator is None:
+            raise ValueError("fresh orbits draw their members anew; pass a generator to draw from")
+        params_B5 = sample_affine(len(orbit_B), self.ranges, generator)
+        if self.device.type == "cuda":
+            params_B5 = params_B5.pin_memory()
+        return params_B5.to(self.device, non_blocking=True)
+
+    def show(self, orbit_B: Tensor, params_B5: Tensor) -> Tensor:
+        """The image of each chosen orbit under the given parameters."""
+        return warp(self.images_NCHW, params_B5, self.canvas_px, rows_B=orbit_B)
+
     def members(
         self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """The chosen member of each chosen orbit. Fresh orbits draw new ones from the generator instead."""
-        if self.params_NM5 is not None:
-            params_B5 = self.params_NM5[orbit_B, member_B]
-        elif generator is None:
-            raise ValueError("fresh orbits draw their members anew; pass a generator to draw from")
-        else:
-            params_B5 = sample_affine(len(orbit_B), self.ranges, generator)
-            if self.device.type == "cuda":
-                params_B5 = params_B5.pin_memory()
-            params_B5 = params_B5.to(self.device, non_blocking=True)
-        return warp(self.images_NCHW[orbit_B], params_B5, self.canvas_px)
+        return self.show(orbit_B, self.draw(orbit_B, member_B, generator=generator))
 
     def canonical(self, orbit_B: Tensor) -> Tensor:
         """The original image of each chosen orbit, unmoved in the middle of the canvas."""
-        params_B5 = self._identity.expand(len(orbit_B), 5)
-        return warp(self.images_NCHW[orbit_B], params_B5, self.canvas_px)
+        return self.show(orbit_B, self._identity.expand(len(orbit_B), 5))
 
 
 def check_images(images_NCHW: Tensor, labels_N: Tensor | None = None) -> None:

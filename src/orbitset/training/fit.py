@@ -14,6 +14,7 @@ from orbitset.training.checkpoint import load_checkpoint, save_checkpoint
 from orbitset.training.monitors import Monitor, collapse_warning
 from orbitset.training.progress import Progress, Silent
 from orbitset.training.schedule import Schedule, learning_rate
+from orbitset.training.steps import Engine, choose_steps
 
 Precision = Literal["auto", "float32", "bfloat16"]
 _LOOK_EVERY = 20
@@ -37,6 +38,8 @@ class TrainConfig:
     checkpoint_every_s: float = 60.0
     precision: Precision = "auto"
     """auto: bfloat16 convolutions on a GPU, float32 on a CPU"""
+    engine: Engine = "auto"
+    """auto: on a GPU fused kernels and a replayed step where they serve; reference: never"""
 
     def __post_init__(self) -> None:
         if not self.epochs > 0:
@@ -45,6 +48,7 @@ class TrainConfig:
             raise ConfigError(f"train.learning_rate is {self.learning_rate}; give a number above 0")
         check_choice("train.schedule", self.schedule, get_args(Schedule))
         check_choice("train.precision", self.precision, get_args(Precision))
+        check_choice("train.engine", self.engine, get_args(Engine))
         for name in ("warmup_steps", "checkpoint_every_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"train.{name} is {getattr(self, name)}; give at least 0")
@@ -86,6 +90,7 @@ def fit(
     schedule: Schedule = "cosine",
     warmup_steps: int = 100,
     precision: Precision = "auto",
+    engine: Engine = "auto",
     evaluate: Callable[[nn.Module], dict[str, Any]] | None = None,
     evaluate_at: Collection[int] = (),
     run: Run | None = None,
@@ -100,7 +105,8 @@ def fit(
     `evaluate` is called with the model at the steps in `evaluate_at` (0 is before training) and its
     numbers go to the run's metrics with the mean terms since the last evaluation. With a run, state is
     saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
-    bit for bit what would have followed.
+    bit for bit what would have followed. `engine` chooses how a step is carried out, not what it does:
+    see `orbitset.training.steps`.
     """
     if steps < 0 or steps != int(steps):
         raise ValueError(f"steps is {steps}; give a whole number of at least 0")
@@ -108,12 +114,13 @@ def fit(
     device = next(model.parameters()).device
     use_bfloat16 = in_bfloat16(precision, device)
     parameters = [*model.parameters(), *loss.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=peak_learning_rate, eps=adam_eps)
+    optimizer = _adam(parameters, peak_learning_rate, adam_eps)
     step, monitor = 0, Monitor()
 
     if run is not None and resume and run.checkpoint.exists():
         saved = load_checkpoint(run.checkpoint, model=model, loss=loss, optimizer=optimizer)
-        step, monitor = saved["step"], Monitor(saved["sums"], saved["steps_summed"])
+        step = saved["step"]
+        monitor = Monitor(saved["sums"], saved["steps_summed"], step)
         run.rewind("metrics.jsonl", saved["evaluated"])
         run.rewind("timing.jsonl", saved["evaluated"])
         if [record["step"] for record in run.records()][-1:] != [saved["evaluated"]]:
@@ -142,6 +149,11 @@ def fit(
         save_checkpoint(run.checkpoint, model=model, loss=loss, optimizer=optimizer, progress=state)
         saved_at = time.monotonic()
 
+    do_step, how = choose_steps(
+        engine, model, loss, optimizer, batches, monitor, use_bfloat16=use_bfloat16
+    )
+    if device.type == "cuda":
+        progress.note(f"{label}: {how}")
     images_at_start, is_warned = batches.images_before(step), False
     model.train()
     progress.start(label, steps, step)
@@ -173,37 +185,39 @@ def fit(
             if step == steps:
                 break
 
-            batch = batches.batch(step)
+            rate = learning_rate(
+                step,
+                peak=peak_learning_rate,
+                total_steps=steps,
+                warmup_steps=min(warmup_steps, steps // 10),
+                schedule=schedule,
+            )
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(
-                    step,
-                    peak=peak_learning_rate,
-                    total_steps=steps,
-                    warmup_steps=min(warmup_steps, steps // 10),
-                    schedule=schedule,
-                )
-            with torch.autocast(device.type, torch.bfloat16, enabled=use_bfloat16):
-                if loss.uses_rectified:
-                    codes, rectified = model(batch.images)
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
                 else:
-                    codes, rectified = model.encode(batch.images), None  # type: ignore[operator]
-            terms = loss(codes, batch, rectified)
-            optimizer.zero_grad(set_to_none=True)
-            terms["loss"].backward()
-            optimizer.step()
-            monitor.watch(step, terms, codes)
+                    group["lr"] = rate
+            terms = do_step(step)
             step += 1
 
             if device.type == "cpu" or step % _LOOK_EVERY == 0 or step == steps:
                 monitor.check()
                 images = batches.images_before(step) - images_at_start
-                progress.update(step, images, {k: float(v.detach()) for k, v in terms.items()})
+                progress.update(step, images, {k: float(v) for k, v in terms.items()})
             # at an evaluation what was watched is still needed; it saves itself when done
             if time.monotonic() - saved_at > checkpoint_every_s and step not in evaluate_at:
                 save()
     finally:
         progress.stop()
     batches.position = step
+
+
+def _adam(parameters: list[nn.Parameter], rate: float, eps: float) -> torch.optim.Adam:
+    """Adam; on a GPU as one kernel, with its learning rate there too, so that it can be replayed."""
+    device = parameters[0].device
+    is_cuda = device.type == "cuda"
+    lr = torch.tensor(rate, device=device) if is_cuda else rate
+    return torch.optim.Adam(parameters, lr=lr, eps=eps, fused=is_cuda, capturable=is_cuda)
 
 
 def in_bfloat16(precision: Precision, device: torch.device) -> bool:

@@ -1,7 +1,7 @@
 """Watching training without slowing it: sums kept on the device, read only now and then.
 
 A collapsed embedding makes a semi-hard loss look perfect and an average hides a NaN, so the spread of
-the codes is watched beside the loss, and the first non-finite term is remembered with its step.
+the latest codes is reported beside the loss, and the first non-finite term is remembered with its step.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from torch import Tensor
 from orbitset.errors import TrainingError
 
 _COLLAPSED, _COLLAPSED_RANK = 1e-4, 1.1
+_NEVER = torch.iinfo(torch.int64).max
 
 
 def code_spread(codes_ND: Tensor) -> Tensor:
@@ -41,35 +42,50 @@ def effective_rank(codes_ND: Tensor) -> Tensor:
 
 
 class Monitor:
-    """Means of the terms since the last `flush`, and the first step at which a term was not finite."""
+    """Means of the terms since the last `flush`, and the first step at which a term was not finite.
 
-    def __init__(self, state: Mapping[str, float] | None = None, steps: int = 0) -> None:
-        self._sums: dict[str, Tensor] = {k: torch.tensor(v) for k, v in (state or {}).items()}
-        self._steps = steps
-        self._bad: dict[str, Tensor] = {}
+    `watch` only adds to tensors that stay where they are, so that it can be captured and replayed with the
+    step; `count` is the part that happens on the host.
+    """
+
+    def __init__(
+        self, state: Mapping[str, float] | None = None, steps: int = 0, step: int = 0
+    ) -> None:
+        self._before = dict(state or {})
+        self._steps, self._first_step = steps, step
+        self._names: list[str] = []
+        self._sums = self._bad = self._step = torch.empty(0)
         self._last_codes: Tensor | None = None
 
     @torch.no_grad()
-    def watch(self, step: int, terms: Mapping[str, Tensor], codes: Tensor) -> None:
-        for name, value in {**terms, "spread": code_spread(codes.detach())}.items():
-            value = value.detach().float()
-            sum_ = self._sums.get(name, torch.zeros((), device=value.device)).to(value.device)
-            self._sums[name] = sum_ + value
-            never = torch.full((), torch.iinfo(torch.int64).max, device=value.device)
-            first = self._bad.get(name, never)
-            self._bad[name] = torch.where(value.isfinite(), first, first.clamp(max=step))
+    def watch(self, terms: Mapping[str, Tensor]) -> None:
+        values = torch.stack([value.detach().float() for value in terms.values()])
+        if not self._names:
+            self._start(list(terms), values.device)
+        self._sums.add_(values)
+        now = torch.where(values.isfinite(), _NEVER, self._step)
+        torch.minimum(self._bad, now, out=self._bad)
+        self._step.add_(1)
+
+    def count(self, codes: Tensor) -> None:
+        """A step was watched, and these were its codes."""
         self._steps += 1
         self._last_codes = codes.detach()
 
+    def _start(self, names: list[str], device: torch.device) -> None:
+        self._names = names
+        self._sums = torch.tensor([self._before.get(name, 0.0) for name in names], device=device)
+        self._bad = torch.full((len(names),), _NEVER, device=device)
+        self._step = torch.tensor(self._first_step, device=device)
+
     def check(self) -> None:
         """Stop if any term was not finite, naming the first step and the term."""
-        if not self._bad:
+        firsts = dict(zip(self._names, self._bad.tolist(), strict=True))
+        if not firsts:
             return
-        steps = torch.stack(list(self._bad.values())).tolist()
-        firsts = dict(zip(self._bad, steps, strict=True))
         # of terms that went bad together, name a part before the sum of them
-        name, step = min(firsts.items(), key=lambda item: (item[1], item[0] in ("loss", "spread")))
-        if step != torch.iinfo(torch.int64).max:
+        name, step = min(firsts.items(), key=lambda item: (item[1], item[0] == "loss"))
+        if step != _NEVER:
             raise TrainingError(
                 f"the term '{name}' was not finite at step {step}; training stopped",
                 hint="lower the learning rate with --set train.learning_rate=…, and look for NaN in the data",
@@ -78,20 +94,23 @@ class Monitor:
     @property
     def state(self) -> tuple[dict[str, float], int]:
         """Sums and the number of steps, to go into a checkpoint."""
-        values = torch.stack(list(self._sums.values())).tolist() if self._sums else []
-        return dict(zip(self._sums, values, strict=True)), self._steps
+        if not self._names:
+            return dict(self._before), self._steps
+        return dict(zip(self._names, self._sums.tolist(), strict=True)), self._steps
 
     def means(self) -> dict[str, float]:
-        """The mean of each term since the last flush, and the effective rank of the last codes."""
+        """The mean of each term since the last flush, and spread and effective rank of the last codes."""
         sums, steps = self.state
-        means = {name: value / max(1, steps) for name, value in sums.items()}
+        means = {name: value / steps for name, value in sums.items()} if steps else {}
         if self._last_codes is not None:
+            means["spread"] = float(code_spread(self._last_codes.float()))
             means["rank"] = float(effective_rank(self._last_codes.float()))
         return means
 
     def flush(self) -> dict[str, float]:
         means = self.means()
-        self._sums, self._steps, self._last_codes = {}, 0, None
+        self._before, self._steps, self._last_codes = {}, 0, None
+        self._sums.zero_()
         return means
 
 

@@ -1,0 +1,149 @@
+"""One training step, and two ways to do it again and again.
+
+`train_step` is the step. The reference way calls it on one batch after another. The fast way, on a GPU,
+calls the same function with the network's fused twin, records what that launches and replays it: a CUDA
+graph, so that the host has nothing to do but to say which orbits come next.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from orbitset.encoders.fused import FusedEncoder, why_not_fused
+from orbitset.training.monitors import Monitor
+
+Engine = Literal["auto", "reference", "fast"]
+
+
+class Drawn(Protocol):
+    """A batch before its images are made; see `orbitset.orbits.Drawn`."""
+
+    orbits: Tensor
+    members: Tensor
+
+
+def train_step(
+    network: nn.Module,
+    loss: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Any,
+    *,
+    use_bfloat16: bool,
+) -> tuple[Mapping[str, Tensor], Tensor]:
+    """Forward, loss, backward, update. Gives the loss terms and the codes."""
+    with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=use_bfloat16):
+        if loss.uses_rectified:
+            codes, rectified = network(batch.images)
+        else:
+            codes, rectified = network.encode(batch.images), None  # type: ignore[operator]
+    terms = loss(codes, batch, rectified)
+    optimizer.zero_grad(set_to_none=True)
+    terms["loss"].backward()
+    optimizer.step()
+    return terms, codes
+
+
+class Steps:
+    """Training steps by number; the reference."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        loss: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        batches: Any,
+        monitor: Monitor,
+        *,
+        use_bfloat16: bool,
+    ) -> None:
+        self.network, self.loss, self.optimizer = network, loss, optimizer
+        self.batches, self.monitor, self.use_bfloat16 = batches, monitor, use_bfloat16
+
+    def __call__(self, index: int) -> Mapping[str, Tensor]:
+        """Do step number `index` and give its loss terms."""
+        terms, codes = self._run(self.batches.batch(index))
+        self.monitor.count(codes)
+        return terms
+
+    def _run(self, batch: Any) -> tuple[Mapping[str, Tensor], Tensor]:
+        terms, codes = train_step(
+            self.network, self.loss, self.optimizer, batch, use_bfloat16=self.use_bfloat16
+        )
+        self.monitor.watch(terms)
+        return {name: value.detach() for name, value in terms.items()}, codes.detach()
+
+
+class ReplayedSteps(Steps):
+    """The same steps, recorded once for every size of batch and replayed.
+
+    The first batch of a size is an ordinary step, which also warms everything up; the second is recorded.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._recorded: dict[Any, _Recorded | None] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+
+    def __call__(self, index: int) -> Mapping[str, Tensor]:
+        drawn = self.batches.draw(index)
+        key = (drawn.orbits.shape, drawn.members.shape, drawn.members_per_orbit)
+        if key not in self._recorded:
+            self._recorded[key] = None
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                terms, codes = self._run(self.batches.show(drawn))
+            torch.cuda.current_stream().wait_stream(self._stream)
+            self.monitor.count(codes)
+            return terms
+        recorded = self._recorded[key]
+        if recorded is None:
+            recorded = self._recorded[key] = _Recorded(self, drawn)
+        recorded.drawn.orbits.copy_(drawn.orbits)
+        recorded.drawn.members.copy_(drawn.members)
+        recorded.graph.replay()
+        self.monitor.count(recorded.codes)
+        return recorded.terms
+
+
+class _Recorded:
+    def __init__(self, steps: ReplayedSteps, drawn: Any) -> None:
+        self.drawn = type(drawn)(
+            drawn.orbits.clone(), drawn.members.clone(), drawn.members_per_orbit, drawn.seed
+        )
+        self.graph = torch.cuda.CUDAGraph()
+        steps.optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(self.graph, pool=steps._pool, stream=steps._stream):
+            self.terms, self.codes = steps._run(steps.batches.show(self.drawn))
+
+
+def choose_steps(
+    engine: Engine,
+    network: nn.Module,
+    loss: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Any,
+    monitor: Monitor,
+    *,
+    use_bfloat16: bool,
+) -> tuple[Steps, str]:
+    """The fastest way that is open to this training, and a word on which it is."""
+    device = next(network.parameters()).device
+    parts = []
+    chosen: type[Steps] = Steps
+    if engine != "reference" and device.type == "cuda":
+        reason = "float32 was asked for" if not use_bfloat16 else why_not_fused(network)
+        if reason is None:
+            network = FusedEncoder(network)  # type: ignore[arg-type]
+        parts.append("fused kernels" if reason is None else f"no fused kernels: {reason}")
+        if not getattr(loss, "is_replayable", False):
+            parts.append("not replayed: the loss does not say that it works on the GPU alone")
+        elif not hasattr(batches, "draw"):
+            parts.append("not replayed: the batches cannot be drawn ahead of time")
+        else:
+            chosen = ReplayedSteps
+            parts.append("replayed as a CUDA graph")
+    steps = chosen(network, loss, optimizer, batches, monitor, use_bfloat16=use_bfloat16)
+    return steps, "; ".join(parts) or "reference"
