@@ -75,8 +75,8 @@ class _Network(torch.autograd.Function):
     def forward(
         ctx: Any, plan: "_Plan", images: Tensor, uses_decoder: bool, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
-        ctx.run = _Pass(plan, images, uses_decoder)
-        return ctx.run.forward()
+        run = ctx.run = _Pass(plan, images, uses_decoder)
+        return run.forward()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -318,7 +318,7 @@ class _Pass:
         if transposed:
             inputs, outputs = outputs, inputs
         size = plan.sizes[layer]
-        shape = kernels.convolution_shape(size, inputs, outputs)
+        shape = kernels.convolution_shape(size, inputs, outputs, kind, output)
         kernel = kernels.convolution(size, inputs, outputs, kind, output, shape)
         images, rows, columns = kernels.tile(size, shape.pixels)
         tiles = -(-self.num // images) * (size // rows) * (size // columns)
@@ -342,7 +342,7 @@ class _Pass:
         plan = self.plan
         inputs, outputs = (max(16, width) for width in plan.widths[layer : layer + 2])
         size = plan.sizes[layer]
-        shape = kernels.gradient_shape(size, inputs, outputs)
+        shape = kernels.gradient_shape(size, inputs, outputs, shifted[0], still[0])
         kernel = kernels.weight_gradient(size, inputs, outputs, shifted[0], still[0], shape)
         images, rows, columns = kernels.tile(size, shape.pixels)
         tiles = -(-self.num // images) * (size // rows) * (size // columns)

@@ -64,6 +64,12 @@ __device__ __forceinline__ uint4 load16(const void* p, i64 element) {
 __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
+// A copy into shared memory that goes on by itself; a thread sees its own when it has waited.
+__device__ __forceinline__ void copy16(u8* to, const void* from, i64 element) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :: "r"(shared_address(to)), "l"(reinterpret_cast<const u16*>(from) + element) : "memory");
+}
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 __device__ __forceinline__ void ldmatrix(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
@@ -159,9 +165,11 @@ __device__ __forceinline__ void find_largest(
   }
 }
 
-// Copy a tile of an operand into shared memory as [image][row][column][channel], each pixel PITCH bytes
-// apart so that neighbours fall into different banks; HALO pixels around it, zero outside the image.
-// A thread keeps to its column and channels and goes down the rows; the rim to both sides comes last.
+// A tile of an operand in shared memory as [image][row][column][channel], each pixel PITCH bytes apart so that
+// neighbours fall into different banks; HALO pixels around it, zero outside the image. It is made in two steps:
+// `fetch` starts copying what the operand is made of, `convert` makes it, once that has arrived, in its place.
+// What does not fit there waits in EXTRA bytes beside the tile. A thread keeps to its column and channels, goes
+// down the rows, and converts what it has fetched itself, so that the two need no barrier between them.
 template <Kind KIND, int CHANNELS, int SLICE, int SIZE, int ROWS, int COLUMNS, int IMAGES, int HALO, int THREADS>
 struct Tile {
   static constexpr int GROUPS = SLICE / 8;
@@ -169,10 +177,20 @@ struct Tile {
   static constexpr int HEIGHT = ROWS + 2 * HALO, WIDTH = COLUMNS + 2 * HALO;
   static constexpr int PIXELS = IMAGES * HEIGHT * WIDTH;
   static constexpr int BYTES = PIXELS * PITCH;
-  static constexpr int LOADS = KIND == ACT_POOL ? 4 : KIND == GRAD ? 2 : 1;
-  static constexpr int AT_ONCE = KIND == ACT_POOL ? 2 : KIND == GRAD ? 3 : 4;
-  static constexpr bool IS_WHOLE_WIDTH = COLUMNS == SIZE;
+  static constexpr bool IS_POOLED = KIND == GRAD_POOL;  // goes by windows of 2x2, whose cells must be compared
+  static constexpr int CELL = IS_POOLED ? 2 : 1;
+  static constexpr int HIGH = IS_POOLED ? ROWS / 2 + 2 * HALO : HEIGHT, DOWN = IMAGES * HIGH;
+  static constexpr int ACROSS = COLUMNS / CELL, WIDE = ACROSS + 2 * HALO;
+  static constexpr int PLACES = DOWN * WIDE * GROUPS;
+  static constexpr int EXTRA = 16 * PLACES * (KIND == ACT_POOL ? 3 : KIND == GRAD || KIND == GRAD_POOL ? 1 : 0);
+  static constexpr bool HAS_RIM = HALO > 0 && COLUMNS < SIZE;  // else what lies to both sides is outside
   static_assert(THREADS % GROUPS == 0, "a thread keeps to its channels");
+  static_assert(ACROSS * GROUPS % THREADS == 0 || THREADS % (ACROSS * GROUPS) == 0, "threads cover whole rows");
+
+  struct At {  // one place: a pixel or a window
+    int line, column, n, h, w;
+    bool is_inside;
+  };
 
   struct Channels {
     float scale[8], shift[8], by_y[8], constant[8];
@@ -189,104 +207,112 @@ struct Tile {
     }
   };
 
-  static __device__ void fill(u8* shared, const Operand& from, const float* coefs, int first_channel,
-                              int n0, int h0, int w0, int images) {
+  // Call `visit(place)` for every place of this thread. Column -1 and ACROSS are the rim.
+  template <bool WITH_RIM, typename Visit>
+  static __device__ __forceinline__ void each(int n0, int h0, int w0, int images, Visit visit) {
+    constexpr int LENGTH = ACROSS * GROUPS, STEP = LENGTH < THREADS ? THREADS / LENGTH : 1;
+    auto place = [&](int line, int column) {
+      At at = {line, column, n0 + line / HIGH, h0 + CELL * (line % HIGH - HALO), w0 + CELL * column, true};
+      at.is_inside = at.n < images && unsigned(at.h) < unsigned(SIZE) && unsigned(at.w) < unsigned(SIZE);
+      visit(at);
+    };
+#pragma unroll
+    for (int part = 0; part < LENGTH; part += THREADS) {
+      const int column = (part + threadIdx.x % LENGTH) / GROUPS;
+#pragma unroll(IS_POOLED ? 1 : 2)
+      for (int line = threadIdx.x / LENGTH; line < DOWN; line += STEP) place(line, column);
+    }
+    if constexpr (WITH_RIM)
+      for (int index = threadIdx.x / GROUPS; index < DOWN * 2; index += THREADS / GROUPS)
+        place(index / 2, index % 2 ? ACROSS : -1);
+  }
+
+  static __device__ __forceinline__ u8* cell(u8* shared, const At& at, int k) {
+    const int row = at.line / HIGH * HEIGHT + (at.line % HIGH - HALO) * CELL + HALO + k / 2;
+    return shared + (row * WIDTH + at.column * CELL + HALO + k % 2) * PITCH;
+  }
+  // A window at the rim has cells that are not of the tile.
+  static __device__ __forceinline__ bool has_cell(const At& at, int k) {
+    if (!IS_POOLED || HALO == 0) return true;
+    const int row = (at.line % HIGH - HALO) * CELL + HALO + k / 2, column = at.column * CELL + HALO + k % 2;
+    return unsigned(row) < unsigned(HEIGHT) && unsigned(column) < unsigned(WIDTH);
+  }
+  static __device__ __forceinline__ u8* beside(u8* extra, const At& at, int k) {
+    return extra + ((k * DOWN + at.line) * WIDE + at.column + HALO) * GROUPS * 16;
+  }
+
+  static __device__ void fetch(u8* shared, u8* extra, const Operand& from, int first_channel, int n0, int h0, int w0,
+                               int images) {
+    if constexpr (KIND == IM2COL) return;
+    const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
+    shared += group * 16, extra += group * 16;
+    each<HAS_RIM>(n0, h0, w0, images, [&](const At& at) {
+      if (!at.is_inside) return;
+      if constexpr (KIND == ACT_POOL) {
+        const i64 first = ((i64(at.n) * 2 * SIZE + 2 * at.h) * 2 * SIZE + 2 * at.w) * CHANNELS + channel;
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          copy16(k ? beside(extra, at, k - 1) : cell(shared, at, 0), from.values, first + (k / 2 * 2 * SIZE + k % 2) * CHANNELS);
+      } else if constexpr (KIND == ACT_UP) {
+        copy16(cell(shared, at, 0), from.values, ((i64(at.n) * (SIZE / 2) + at.h / 2) * (SIZE / 2) + at.w / 2) * CHANNELS + channel);
+      } else {
+        const i64 first = ((i64(at.n) * SIZE + at.h) * SIZE + at.w) * CHANNELS + channel;
+        if constexpr (KIND == GRAD_POOL) {
+          copy16(beside(extra, at, 0), from.values, ((i64(at.n) * (SIZE / 2) + at.h / 2) * (SIZE / 2) + at.w / 2) * CHANNELS + channel);
+          // cells that are not of the tile must be compared too: those are read when it is converted
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+            if (has_cell(at, k)) copy16(cell(shared, at, k), from.pre, first + (k / 2 * SIZE + k % 2) * CHANNELS);
+        } else {
+          copy16(cell(shared, at, 0), from.values, first);
+          if constexpr (KIND == GRAD) copy16(beside(extra, at, 0), from.pre, first);
+        }
+      }
+    });
+  }
+
+  static __device__ void convert(u8* shared, u8* extra, const Operand& from, const float* coefs, int first_channel,
+                                 int n0, int h0, int w0, int images) {
     if constexpr (KIND == IM2COL) {
-      fill_im2col(shared, from, n0, h0, w0, images);
-    } else {
-      const int group = threadIdx.x % GROUPS;
-      const Channels channels(coefs, group);
-      const int channel = first_channel + group * 8;
-      if constexpr (KIND == GRAD_POOL) fill_windows(shared + group * 16, from, channels, channel, n0, h0, w0, images);
-      else fill_pixels(shared + group * 16, from, channels, channel, n0, h0, w0, images);
+      convert_im2col(shared, from, n0, h0, w0, images);
+      return;
     }
-  }
-
-  static __device__ __forceinline__ void store(u8* shared, int image, int row, int column, const uint4& v) {
-    *reinterpret_cast<uint4*>(shared + ((image * HEIGHT + row) * WIDTH + column) * PITCH) = v;
-  }
-
-  static __device__ __forceinline__ void load(uint4 (&v)[LOADS], const Operand& from, int channel, int n, int h, int w) {
-    if constexpr (KIND == ACT_POOL) {
-      const i64 at = ((i64(n) * 2 * SIZE + 2 * h) * 2 * SIZE + 2 * w) * CHANNELS + channel;
+    const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
+    const Channels c(coefs, group);
+    shared += group * 16, extra += group * 16;
+    each<(HALO > 0)>(n0, h0, w0, images, [&](const At& at) {
+      constexpr int CELLS = IS_POOLED ? 4 : 1;
+      uint4 v[CELLS] = {};
+      if (at.is_inside) {
+        if constexpr (KIND == GRAD_POOL) {
+          const i64 first = ((i64(at.n) * SIZE + at.h) * SIZE + at.w) * CHANNELS + channel;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) v[k] = load16(from.values, at + (k / 2 * 2 * SIZE + k % 2) * CHANNELS);
-    } else if constexpr (KIND == ACT_UP) {
-      v[0] = load16(from.values, ((i64(n) * (SIZE / 2) + h / 2) * (SIZE / 2) + w / 2) * CHANNELS + channel);
-    } else {
-      const i64 at = ((i64(n) * SIZE + h) * SIZE + w) * CHANNELS + channel;
-      v[0] = load16(from.values, at);
-      if constexpr (KIND == GRAD) v[1] = load16(from.pre, at);
-    }
-  }
-
-  static __device__ __forceinline__ uint4 convert(const uint4 (&v)[LOADS], const Channels& c) {
-    if constexpr (KIND == ACT || KIND == ACT_UP) return activate(v[0], c.scale, c.shift);
-    if constexpr (KIND == GRAD) return gradient(v[0], v[1], c.scale, c.by_y, c.constant);
-    if constexpr (KIND == ACT_POOL) {
-      uint4 result = activate(v[0], c.scale, c.shift);
+          for (int k = 0; k < 4; ++k)
+            v[k] = has_cell(at, k) ? *reinterpret_cast<const uint4*>(cell(shared, at, k))
+                                   : load16(from.pre, first + (k / 2 * SIZE + k % 2) * CHANNELS);
+          convert_window(v, *reinterpret_cast<const uint4*>(beside(extra, at, 0)), c);
+        } else {
+          v[0] = *reinterpret_cast<const uint4*>(cell(shared, at, 0));
+          if constexpr (KIND == GRAD)
+            v[0] = gradient(v[0], *reinterpret_cast<const uint4*>(beside(extra, at, 0)), c.scale, c.by_y, c.constant);
+          else
+            v[0] = activate(v[0], c.scale, c.shift);
+          if constexpr (KIND == ACT_POOL)
 #pragma unroll
-      for (int k = 1; k < 4; ++k) result = largest(result, activate(v[k], c.scale, c.shift));
-      return result;
-    }
-    return v[0];
-  }
-
-  static __device__ void fill_pixels(u8* shared, const Operand& from, const Channels& c, int channel,
-                                     int n0, int h0, int w0, int images) {
-    constexpr int ACROSS = COLUMNS * GROUPS, DOWN = IMAGES * HEIGHT;
-    constexpr int STEP = ACROSS < THREADS ? THREADS / ACROSS : 1;
-    static_assert(ACROSS % THREADS == 0 || THREADS % ACROSS == 0, "threads cover whole rows");
-#pragma unroll
-    for (int part = 0; part < ACROSS; part += THREADS) {
-      const int column = (part + threadIdx.x % ACROSS) / GROUPS;
-#pragma unroll 1
-      for (int start = threadIdx.x / ACROSS; start < DOWN; start += STEP * AT_ONCE) {
-        uint4 v[AT_ONCE][LOADS];
-        bool inside[AT_ONCE];
-#pragma unroll
-        for (int u = 0; u < AT_ONCE; ++u) {
-          const int line = start + u * STEP, n = n0 + line / HEIGHT, h = h0 + line % HEIGHT - HALO;
-          inside[u] = line < DOWN && n < images && unsigned(h) < unsigned(SIZE);
-          if (inside[u]) load(v[u], from, channel, n, h, w0 + column);
-        }
-#pragma unroll
-        for (int u = 0; u < AT_ONCE; ++u) {
-          const int line = start + u * STEP;
-          if (line >= DOWN) break;
-          store(shared, 0, line, column + HALO, inside[u] ? convert(v[u], c) : make_uint4(0, 0, 0, 0));
+            for (int k = 0; k < 3; ++k)
+              v[0] = largest(v[0], activate(*reinterpret_cast<const uint4*>(beside(extra, at, k)), c.scale, c.shift));
         }
       }
-    }
-    if constexpr (HALO > 0) {
-      for (int index = threadIdx.x / GROUPS; index < DOWN * 2; index += THREADS / GROUPS) {
-        const int line = index / 2, side = index % 2;
-        uint4 result = make_uint4(0, 0, 0, 0);
-        if constexpr (!IS_WHOLE_WIDTH) {
-          const int n = n0 + line / HEIGHT, h = h0 + line % HEIGHT - 1, w = side ? w0 + COLUMNS : w0 - 1;
-          if (n < images && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE)) {
-            uint4 v[LOADS];
-            load(v, from, channel, n, h, w);
-            result = convert(v, c);
-          }
-        }
-        store(shared, 0, line, side ? COLUMNS + 1 : 0, result);
-      }
-    }
-  }
-
-  // The four cells of a window, since they must be compared.
-  static __device__ __forceinline__ void load_window(uint4 (&v)[5], const Operand& from, int channel, int n, int h, int w) {
-    v[4] = load16(from.values, ((i64(n) * (SIZE / 2) + h / 2) * (SIZE / 2) + w / 2) * CHANNELS + channel);
-    const i64 at = ((i64(n) * SIZE + h) * SIZE + w) * CHANNELS + channel;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) v[k] = load16(from.pre, at + (k / 2 * SIZE + k % 2) * CHANNELS);
+      for (int k = 0; k < CELLS; ++k)
+        if (has_cell(at, k)) *reinterpret_cast<uint4*>(cell(shared, at, k)) = v[k];
+    });
   }
 
-  static __device__ __forceinline__ void convert_window(uint4 (&v)[5], const Channels& c) {
+  static __device__ __forceinline__ void convert_window(uint4 (&v)[4], const uint4& arriving, const Channels& c) {
     float g[8], y[4][8];
     int cell[8];
-    unpack(v[4], g);
+    unpack(arriving, g);
 #pragma unroll
     for (int k = 0; k < 4; ++k) unpack(v[k], y[k]);
     find_largest(y, c.scale, c.shift, cell);
@@ -300,49 +326,7 @@ struct Tile {
     }
   }
 
-  static __device__ void fill_windows(u8* shared, const Operand& from, const Channels& c, int channel,
-                                      int n0, int h0, int w0, int images) {
-    constexpr int ACROSS = COLUMNS / 2 * GROUPS, HIGH = ROWS / 2 + 2 * HALO, DOWN = IMAGES * HIGH;
-    constexpr int STEP = ACROSS < THREADS ? THREADS / ACROSS : 1;
-    static_assert(ACROSS % THREADS == 0 || THREADS % ACROSS == 0, "threads cover whole rows");
-#pragma unroll
-    for (int part = 0; part < ACROSS; part += THREADS) {
-      const int column = 2 * ((part + threadIdx.x % ACROSS) / GROUPS);
-#pragma unroll 1
-      for (int line = threadIdx.x / ACROSS; line < DOWN; line += STEP) {
-        const int image = line / HIGH, row = 2 * (line % HIGH - HALO), n = n0 + image, h = h0 + row;
-        uint4 v[5] = {};
-        if (n < images && unsigned(h) < unsigned(SIZE)) {
-          load_window(v, from, channel, n, h, w0 + column);
-          convert_window(v, c);
-        }
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          if (HALO == 0 || unsigned(row + k / 2 + HALO) < unsigned(HEIGHT))
-            store(shared, image, row + k / 2 + HALO, column + k % 2 + HALO, v[k]);
-      }
-    }
-    if constexpr (HALO > 0) {
-      for (int index = threadIdx.x / GROUPS; index < DOWN * 2; index += THREADS / GROUPS) {
-        const int line = index / 2, side = index % 2;
-        const int image = line / HIGH, row = 2 * (line % HIGH - 1), n = n0 + image, h = h0 + row;
-        uint4 v[5] = {};
-        if constexpr (!IS_WHOLE_WIDTH) {
-          const int w = side ? w0 + COLUMNS : w0 - 2;
-          if (n < images && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE)) {
-            load_window(v, from, channel, n, h, w);
-            convert_window(v, c);
-          }
-        }
-#pragma unroll
-        for (int k = 0; k < 2; ++k)
-          if (unsigned(row + k + 1) < unsigned(HEIGHT))
-            store(shared, image, row + k + 1, side ? COLUMNS + 1 : 0, side ? v[2 * k] : v[2 * k + 1]);
-      }
-    }
-  }
-
-  static __device__ void fill_im2col(u8* shared, const Operand& from, int n0, int h0, int w0, int images) {
+  static __device__ void convert_im2col(u8* shared, const Operand& from, int n0, int h0, int w0, int images) {
     static_assert(KIND != IM2COL || (SLICE == 16 && HALO == 0), "nine values fit into 16 channels");
     const float* image = reinterpret_cast<const float*>(from.values);
 #pragma unroll 2
@@ -361,6 +345,17 @@ struct Tile {
       to[1] = make_uint4(pack(f[8], 0.f), 0, 0, 0);
     }
   }
+};
+
+// Where tile number `index` begins.
+template <int SIZE, int ROWS, int COLUMNS, int IMAGES>
+struct Place {
+  int n0, h0, w0;
+  static constexpr int DOWN = SIZE / ROWS, ACROSS = SIZE / COLUMNS;
+
+  __device__ explicit Place(int index)
+      : n0(index / (DOWN * ACROSS) * IMAGES), h0(index / ACROSS % DOWN * ROWS), w0(index % ACROSS * COLUMNS) {}
+  static __device__ int count(int images) { return (images + IMAGES - 1) / IMAGES * DOWN * ACROSS; }
 };
 
 // What a thread has summed for its 8 channels, and how the block adds that to the batch norm's sums.

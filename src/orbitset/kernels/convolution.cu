@@ -2,10 +2,11 @@
 // which differ only in the weights they are given and in how the operand is read and the result finished.
 //
 // A block takes one tile after another: the operand with a rim of one pixel into shared memory, all nine
-// taps from there, the result back through shared memory.
+// taps from there, the result back through shared memory. With two BUFFERS the next tile is fetched meanwhile.
 
 constexpr int THREADS = WARPS_M * WARPS_N * 32;
 constexpr int PIXELS = IMAGES * ROWS * COLUMNS;
+constexpr bool IS_AHEAD = BUFFERS == 2;
 constexpr int HALO = TAPS == 9 ? 1 : 0;
 constexpr int STEPS = IN / 16;
 constexpr int OUT_PITCH = OUT * 2 + 16;
@@ -16,7 +17,7 @@ static_assert(THREADS % OUT_GROUPS == 0, "a thread keeps to its channels");
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, const float* bias, int images) {
-  extern __shared__ __align__(16) u8 shared[];
+  extern __shared__ __align__(16) u8 buffers[];
   __shared__ __align__(16) float in_coefs[KIND == RAW || KIND == IM2COL ? 4 : 4 * IN];
   __shared__ __align__(16) float out_coefs[OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK ? 4 * OUT : 4];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -28,25 +29,37 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     fill_coefficients<false>(out_coefs, to.norm, 0, OUT, OUT);
   __syncthreads();
 
-  u32 row_address[MT];
+  u32 row_offset[MT];
 #pragma unroll
   for (int m = 0; m < MT; ++m) {
     int pixel = (warp_m * MT + m) * 16 + lane % 16;
     int image = pixel / (ROWS * COLUMNS), place = pixel % (ROWS * COLUMNS);
     int at = (image * Input::HEIGHT + place / COLUMNS) * Input::WIDTH + place % COLUMNS;
-    row_address[m] = shared_address(shared) + at * Input::PITCH + lane / 16 * 16;
+    row_offset[m] = at * Input::PITCH + lane / 16 * 16;
   }
 
   Sums sums;
-  constexpr int DOWN = SIZE / ROWS, ACROSS = SIZE / COLUMNS;
-  const int tiles = (images + IMAGES - 1) / IMAGES * DOWN * ACROSS;
+  typedef Place<SIZE, ROWS, COLUMNS, IMAGES> Start;
+  u8* const extra = buffers + BUFFERS * BUFFER_BYTES;
+  auto fetch = [&](int tile, u8* to) {
+    const Start at(tile);
+    Input::fetch(to, extra, from, 0, at.n0, at.h0, at.w0, images);
+  };
+  const int tiles = Start::count(images);
+  u8* shared = buffers;
+  if (IS_AHEAD && blockIdx.x < tiles) fetch(blockIdx.x, shared);
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int n0 = tile / (DOWN * ACROSS) * IMAGES;
-    const int h0 = tile / ACROSS % DOWN * ROWS, w0 = tile % ACROSS * COLUMNS;
-    Input::fill(shared, from, in_coefs, 0, n0, h0, w0, images);
+    const Start at_tile(tile);
+    const int n0 = at_tile.n0, h0 = at_tile.h0, w0 = at_tile.w0;
+    if (!IS_AHEAD) fetch(tile, shared);
+    wait_for_copies();
+    Input::convert(shared, extra, from, in_coefs, 0, n0, h0, w0, images);
     __syncthreads();
+    if (IS_AHEAD && tile + gridDim.x < tiles)
+      fetch(tile + gridDim.x, shared == buffers ? buffers + BUFFER_BYTES : buffers);
 
     float acc[MT][NT][4] = {};
+    const u32 base = shared_address(shared);
     const uint4* fragments = weights + warp_n * (NT / 2) * 32 + lane;
 #pragma unroll
     for (int tap = 0; tap < TAPS; ++tap) {
@@ -60,7 +73,7 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
           u32 a[4];
-          ldmatrix(a, row_address[m] + offset + step * 32);
+          ldmatrix(a, base + row_offset[m] + offset + step * 32);
 #pragma unroll
           for (int n = 0; n < NT / 2; ++n) {
             mma(acc[m][2 * n], a, b[n].x, b[n].y);
@@ -129,9 +142,10 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
         finish<OUTPUT, OUT, SIZE / SHRINK>(to, f, scale, shift, sums, n0 + image, h0 / SHRINK + r, w0 / SHRINK + c, group * 8);
       }
     }
-    __syncthreads();
+    if (IS_AHEAD) shared = shared == buffers ? buffers + BUFFER_BYTES : buffers;
+    else __syncthreads();
   }
-  if constexpr (OUTPUT == STATS) add_sums<OUT, THREADS>(shared, sums, to.norm.sums);
+  if constexpr (OUTPUT == STATS) add_sums<OUT, THREADS>(buffers, sums, to.norm.sums);
   if constexpr (OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK)
-    add_sums<OUT, THREADS>(shared, sums, to.norm.grad_sums);
+    add_sums<OUT, THREADS>(buffers, sums, to.norm.grad_sums);
 }

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from orbitset.kernels import shapes
 from orbitset.kernels.nvrtc import Kernel
 
 Kind = Literal["RAW", "ACT", "ACT_POOL", "ACT_UP", "GRAD", "GRAD_POOL", "IM2COL"]
@@ -79,6 +80,7 @@ class ConvolutionShape:
     mt: int
     nt: int
     min_blocks: int
+    buffers: int
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class GradientShape:
     warps_n: int
     warps_k: int
     min_blocks: int
+    buffers: int
 
 
 def operand(values: Tensor, pre: Tensor | None = None, norm: Norm | None = None) -> Operand:
@@ -108,66 +111,99 @@ def tile(size: int, pixels: int) -> tuple[int, int, int]:
     return pixels // (rows * columns), rows, columns
 
 
-def convolution_shape(size: int, inputs: int, outputs: int) -> ConvolutionShape:
+def convolution_shape(
+    size: int, inputs: int, outputs: int, kind: Kind, output: Output
+) -> ConvolutionShape:
+    """As measured, or a guess for layers that were not."""
+    measured = shapes.CONVOLUTIONS.get((size, inputs, outputs, kind, output))
+    if measured is not None:
+        return ConvolutionShape(*measured)
     widest = max(inputs, outputs)
-    pixels = min(512 if widest <= 16 else 256 if widest <= 64 else 64, 64 * size)
-    return ConvolutionShape(pixels, mt=4, nt=min(outputs, 32) // 8, min_blocks=1)
-
-
-def gradient_shape(size: int, inputs: int, outputs: int) -> GradientShape:
-    pixels = min(
-        512 if max(inputs, outputs) <= 16 else 256 if max(inputs, outputs) <= 64 else 128, 64 * size
-    )
-    warps_m = min(inputs, 64) // 16
+    pixels = min(256 if widest <= 64 else 128, 32 * size)
     nt = min(outputs, 32) // 8
-    return GradientShape(pixels, warps_m, nt, 1, max(1, 4 // warps_m), 1)
+    return ConvolutionShape(pixels, mt=4, nt=nt, min_blocks=1, buffers=1)
+
+
+def gradient_shape(size: int, inputs: int, outputs: int, kind: Kind, other: Kind) -> GradientShape:
+    """As measured, or a guess for layers that were not."""
+    measured = shapes.WEIGHT_GRADIENTS.get((size, inputs, outputs, kind, other))
+    if measured is not None:
+        return GradientShape(*measured)
+    pixels = min(256 if max(inputs, outputs) <= 64 else 128, 32 * size)
+    warps_m, nt = min(inputs, 32) // 16, min(outputs, 32) // 8
+    return GradientShape(pixels, warps_m, nt, 1, 4 // warps_m, min_blocks=1, buffers=1)
+
+
+def _tile_bytes(
+    kind: Kind, channels: int, tile_shape: tuple[int, int, int], halo: int
+) -> tuple[int, int]:
+    """`Tile::BYTES` and `Tile::EXTRA` of common.cu."""
+    images, rows, columns = tile_shape
+    pixels = images * (rows + 2 * halo) * (columns + 2 * halo)
+    if kind == "GRAD_POOL":
+        places = images * (rows // 2 + 2 * halo) * (columns // 2 + 2 * halo)
+    else:
+        places = pixels * {"ACT_POOL": 3, "GRAD": 1}.get(kind, 0)
+    return pixels * (2 * channels + 16), places * 2 * channels
+
+
+def convolution_plan(
+    size: int, inputs: int, outputs: int, kind: Kind, output: Output, shape: ConvolutionShape
+) -> tuple[str, str, int, int]:
+    """Name, source, threads and bytes of shared memory."""
+    cut = images, rows, columns = tile(size, shape.pixels)
+    taps = 1 if kind == "IM2COL" else 9
+    warps_m, warps_n = shape.pixels // (16 * shape.mt), outputs // (8 * shape.nt)
+    threads = 32 * warps_m * warps_n
+    tile_bytes, extra = _tile_bytes(kind, inputs, cut, 1 if taps == 9 else 0)
+    buffer = max(tile_bytes, shape.pixels * (2 * outputs + 16))
+    shared = max(shape.buffers * buffer + extra, 16 * threads * 4)
+    constants = {
+        "IN": inputs, "OUT": outputs, "SIZE": size, "ROWS": rows, "COLUMNS": columns,
+        "IMAGES": images, "TAPS": taps, "MT": shape.mt, "NT": shape.nt, "WARPS_M": warps_m,
+        "WARPS_N": warps_n, "MIN_BLOCKS": shape.min_blocks, "BUFFERS": shape.buffers,
+        "BUFFER_BYTES": buffer, "KIND": kind, "OUTPUT": output,
+    }  # fmt: skip
+    name = f"convolution_{size}px_{inputs}_to_{outputs}_{kind}_{output}"
+    return name, _source("convolution.cu", constants, name), threads, shared
 
 
 @functools.cache
 def convolution(
     size: int, inputs: int, outputs: int, kind: Kind, output: Output, shape: ConvolutionShape
 ) -> Kernel:
-    images, rows, columns = tile(size, shape.pixels)
+    name, source, threads, shared = convolution_plan(size, inputs, outputs, kind, output, shape)
+    return Kernel(source, name, threads=threads, shared_bytes=shared)
+
+
+def weight_gradient_plan(
+    size: int, inputs: int, outputs: int, kind: Kind, other: Kind, shape: GradientShape
+) -> tuple[str, str, int, int]:
+    """Name, source, threads and bytes of shared memory."""
+    cut = images, rows, columns = tile(size, shape.pixels)
     taps = 1 if kind == "IM2COL" else 9
-    warps_m, warps_n = shape.pixels // (16 * shape.mt), outputs // (8 * shape.nt)
-    rim = 2 if taps == 9 else 0
-    threads = 32 * warps_m * warps_n
-    shared = max(
-        images * (rows + rim) * (columns + rim) * (2 * inputs + 16),
-        shape.pixels * (2 * outputs + 16),
-        16 * threads * 4,
-    )
+    in_block, out_block = 16 * shape.warps_m, 8 * shape.nt * shape.warps_n
+    threads = 32 * shape.warps_m * shape.warps_n * shape.warps_k
+    shifted, shifted_extra = _tile_bytes(kind, in_block, cut, 1 if taps == 9 else 0)
+    still, still_extra = _tile_bytes(other, out_block, cut, 0)
+    shared = shape.buffers * (shifted + still) + shifted_extra + still_extra
+    exchange = (shape.warps_k - 1) * shape.nt * 4 * shape.warps_m * shape.warps_n * 32 * 4
     constants = {
         "IN": inputs, "OUT": outputs, "SIZE": size, "ROWS": rows, "COLUMNS": columns,
-        "IMAGES": images, "TAPS": taps, "MT": shape.mt, "NT": shape.nt, "WARPS_M": warps_m,
-        "WARPS_N": warps_n, "MIN_BLOCKS": shape.min_blocks, "KIND": kind, "OUTPUT": output,
+        "IMAGES": images, "TAPS": taps, "NT": shape.nt, "WARPS_M": shape.warps_m,
+        "WARPS_N": shape.warps_n, "WARPS_K": shape.warps_k, "MIN_BLOCKS": shape.min_blocks,
+        "BUFFERS": shape.buffers, "KIND": kind, "OTHER_KIND": other,
     }  # fmt: skip
-    name = f"convolution_{size}px_{inputs}_to_{outputs}_{kind}_{output}"
-    source = _source("convolution.cu", constants, name)
-    return Kernel(source, name, threads=threads, shared_bytes=shared)
+    name = f"weight_gradient_{size}px_{inputs}_to_{outputs}_{kind}_{other}"
+    return name, _source("weight_gradient.cu", constants, name), threads, max(shared, exchange)
 
 
 @functools.cache
 def weight_gradient(
     size: int, inputs: int, outputs: int, kind: Kind, other: Kind, shape: GradientShape
 ) -> Kernel:
-    images, rows, columns = tile(size, shape.pixels)
-    taps = 1 if kind == "IM2COL" else 9
-    rim = 2 if taps == 9 else 0
-    in_block, out_block = 16 * shape.warps_m, 8 * shape.nt * shape.warps_n
-    threads = 32 * shape.warps_m * shape.warps_n * shape.warps_k
-    shared = images * (rows + rim) * (columns + rim) * (2 * in_block + 16)
-    shared += shape.pixels * (2 * out_block + 16)
-    exchange = (shape.warps_k - 1) * shape.nt * 4 * shape.warps_m * shape.warps_n * 32 * 4
-    constants = {
-        "IN": inputs, "OUT": outputs, "SIZE": size, "ROWS": rows, "COLUMNS": columns,
-        "IMAGES": images, "TAPS": taps, "NT": shape.nt, "WARPS_M": shape.warps_m,
-        "WARPS_N": shape.warps_n, "WARPS_K": shape.warps_k, "MIN_BLOCKS": shape.min_blocks,
-        "KIND": kind, "OTHER_KIND": other,
-    }  # fmt: skip
-    name = f"weight_gradient_{size}px_{inputs}_to_{outputs}_{kind}_{other}"
-    source = _source("weight_gradient.cu", constants, name)
-    return Kernel(source, name, threads=threads, shared_bytes=max(shared, exchange))
+    name, source, threads, shared = weight_gradient_plan(size, inputs, outputs, kind, other, shape)
+    return Kernel(source, name, threads=threads, shared_bytes=shared)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ Shapes: N and M codes of D entries, T pairs.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
     if others_MD is not None:
         b = others_MD - centre
         squares_M = b.square().sum(1)
-    with _full_precision(a.device):
+    with products_in("ieee", a.device):
         products = a @ b.T
     distances = (squares_N[:, None] + squares_M).sub_(products, alpha=2).clamp_(min=0)
     if others_MD is None:
@@ -97,7 +97,7 @@ def _gradient_by_matrix(
     weights_NN = weights.view(num, num)
     weights_NN = weights_NN + weights_NN.T
     centred = codes_ND - codes_ND.mean(0)
-    with _full_precision(centred.device):
+    with products_in("ieee", centred.device):
         pulled = weights_NN @ centred
     return 2 * (weights_NN.sum(1)[:, None] * centred - pulled)
 
@@ -113,10 +113,10 @@ def _chunks(codes_ND: Tensor, *parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 @contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
-    """Products in the dtype of their operands: neither TF32 nor autocast, whatever is set around."""
+def products_in(precision: Literal["ieee", "tf32"], device: torch.device) -> Iterator[None]:
+    """Matrix products of float32 in exactly this precision on a GPU, whatever is set around; no autocast."""
     products = torch.backends.cuda.matmul
-    before, products.fp32_precision = products.fp32_precision, "ieee"
+    before, products.fp32_precision = products.fp32_precision, precision
     try:
         with torch.autocast(device.type, enabled=False):
             yield

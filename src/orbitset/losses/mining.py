@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from orbitset import kernels
 from orbitset.errors import check_choice
 
 Variant = Literal[
@@ -89,6 +90,15 @@ def mine(
     if variant == "batch-hard":
         return _batch_hard(distance_NN, orbit_N[:, None] == orbit_N)
     is_cpu = orbit_N.device.type == "cpu"
+    places = min(len(orbit_N), max_members or len(orbit_N)) - 1
+    if orbit_N.is_cuda and kernels.are_available():
+        from orbitset.kernels import triplets as fast
+
+        if fast.can_mine(distance_NN, variant, places):
+            *found, valid = fast.mine_one_negative(
+                distance_NN, orbit_N, variant, margin=margin, places=places
+            )
+            return Mined(Triplets(*found), valid)
     if max_members is None and is_cpu:
         max_members = int(orbit_N.unique(return_counts=True)[1].max())
     positive_NK, is_pair_NK, size_N = _positives(orbit_N, max_members)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from orbitset import kernels
 from orbitset.errors import check_choice
 from orbitset.losses.distances import distance_matrix, paired_distances
 from orbitset.losses.mining import Triplets, Variant, check_variant, mine
@@ -47,6 +48,22 @@ def triplet_terms(
 ) -> tuple[Tensor, Tensor]:
     """The triplet loss, and beside it the fraction of triplets whose hinge is active."""
     check_choice("reduction", reduction, get_args(Reduction))
+    if codes_ND.is_cuda and codes_ND.dtype == torch.float32 and kernels.are_available():
+        loss, active = _terms_by_kernels(codes_ND, triplets, margin, valid)
+    else:
+        loss, active = _terms(codes_ND, triplets, margin, valid)
+    # Comparisons with NaN choose no triplets, which would look like a perfect loss.
+    loss = loss + 0 * codes_ND.detach().sum()
+    return (loss / max(1, len(codes_ND)) if reduction == "mean" else loss), active
+
+
+def _terms(
+    codes_ND: Tensor,
+    triplets: tuple[Tensor, Tensor, Tensor],
+    margin: float,
+    valid: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The sum over anchors, and the active fraction: the reference."""
     anchor_T, positive_T, negative_T = triplets
     if valid is None:
         valid = torch.ones_like(anchor_T, dtype=torch.bool)
@@ -56,12 +73,24 @@ def triplet_terms(
     ap_T, an_T = distances[: len(anchor_T)], distances[len(anchor_T) :]
     hinge_T = torch.where(valid, (ap_T - an_T + margin).clamp(min=0), 0)
     count_N = torch.zeros(len(codes_ND), dtype=torch.int64, device=anchor_T.device)
-    count_N.index_put_((anchor_T,), valid.long(), accumulate=True)
+    count_N.scatter_add_(0, anchor_T, valid.long())
     loss = (hinge_T / count_N[anchor_T].clamp(min=1)).sum()
-    # Comparisons with NaN choose no triplets, which would look like a perfect loss.
-    loss = loss + 0 * codes_ND.detach().sum()
     active = (hinge_T.detach() > 0).sum() / valid.sum().clamp(min=1)
-    return (loss / max(1, len(codes_ND)) if reduction == "mean" else loss), active
+    return loss, active
+
+
+def _terms_by_kernels(
+    codes_ND: Tensor,
+    triplets: tuple[Tensor, Tensor, Tensor],
+    margin: float,
+    valid: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    from orbitset.kernels import triplets as fast
+
+    distance_NN = None
+    if not fast.are_few(triplets, len(codes_ND)):
+        distance_NN = distance_matrix(codes_ND.detach().double())
+    return fast.triplet_terms(codes_ND, triplets, valid, distance_NN, margin=margin)
 
 
 class TripletLoss(nn.Module):

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from orbitset import kernels
 from orbitset.errors import ConfigError
 
 IDENTITY = (0.0, 0.0, 1.0, 0.0, 0.0)
@@ -83,7 +84,7 @@ def warp(
     >>> warp(image, torch.tensor([IDENTITY]), 4)[0, 0].round().int().tolist()
     [[0, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
     """
-    if images_NCHW.is_cuda and torch.version.cuda and images_NCHW.dtype == torch.uint8:
+    if images_NCHW.dtype == torch.uint8 and images_NCHW.is_cuda and kernels.are_available():
         from orbitset.kernels.warp import warp as warp_kernel
 
         return warp_kernel(images_NCHW, rows_B, params_B5, canvas_px)
