@@ -61,13 +61,16 @@ __device__ __forceinline__ uint4 packed(const float (&f)[8]) {
 __device__ __forceinline__ uint4 load16(const void* p, i64 element) {
   return __ldg(reinterpret_cast<const uint4*>(reinterpret_cast<const u16*>(p) + element));
 }
+__device__ __forceinline__ void store16(void* p, i64 element, const uint4& v) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :: "l"(reinterpret_cast<u16*>(p) + element), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
 __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 // A copy into shared memory that goes on by itself; a thread sees its own when it has waited.
-__device__ __forceinline__ void copy16(u8* to, const void* from, i64 element) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-               :: "r"(shared_address(to)), "l"(reinterpret_cast<const u16*>(from) + element) : "memory");
+__device__ __forceinline__ void copy16(u8* to, const u16* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory");
 }
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 __device__ __forceinline__ void ldmatrix(u32 (&r)[4], u32 address) {
@@ -165,6 +168,20 @@ __device__ __forceinline__ void find_largest(
   }
 }
 
+// Call `visit(line, column)` for every place of this thread in a table of LINES x COLUMNS places of GROUPS threads
+// each. A thread keeps to its column as far as that is possible, and always to its group.
+template <int LINES, int COLUMNS, int GROUPS, int THREADS, int UNROLL, typename Visit>
+__device__ __forceinline__ void each_place(Visit visit) {
+  constexpr int LENGTH = COLUMNS * GROUPS, STEP = LENGTH < THREADS ? THREADS / LENGTH : 1;
+  static_assert(LENGTH % THREADS == 0 || THREADS % LENGTH == 0, "threads cover whole lines");
+#pragma unroll
+  for (int part = 0; part < LENGTH; part += THREADS) {
+    const int column = (part + threadIdx.x % LENGTH) / GROUPS;
+#pragma unroll UNROLL
+    for (int line = threadIdx.x / LENGTH; line < LINES; line += STEP) visit(line, column);
+  }
+}
+
 // A tile of an operand in shared memory as [image][row][column][channel], each pixel PITCH bytes apart so that
 // neighbours fall into different banks; HALO pixels around it, zero outside the image. It is made in two steps:
 // `fetch` starts copying what the operand is made of, `convert` makes it, once that has arrived, in its place.
@@ -187,8 +204,9 @@ struct Tile {
   static_assert(THREADS % GROUPS == 0, "a thread keeps to its channels");
   static_assert(ACROSS * GROUPS % THREADS == 0 || THREADS % (ACROSS * GROUPS) == 0, "threads cover whole rows");
 
-  struct At {  // one place: a pixel or a window
-    int line, column, n, h, w;
+  struct At {  // one place, a pixel or a window: its line and column in the tile, and where it lies in the image
+    int line, column;
+    int image, row;  // row: in pixels from the tile's first
     bool is_inside;
   };
 
@@ -207,34 +225,44 @@ struct Tile {
     }
   };
 
-  // Call `visit(place)` for every place of this thread. Column -1 and ACROSS are the rim.
+  // Call `visit(at)` for every place of this thread. Column -1 and ACROSS are the rim.
   template <bool WITH_RIM, typename Visit>
   static __device__ __forceinline__ void each(int n0, int h0, int w0, int images, Visit visit) {
-    constexpr int LENGTH = ACROSS * GROUPS, STEP = LENGTH < THREADS ? THREADS / LENGTH : 1;
     auto place = [&](int line, int column) {
-      At at = {line, column, n0 + line / HIGH, h0 + CELL * (line % HIGH - HALO), w0 + CELL * column, true};
-      at.is_inside = at.n < images && unsigned(at.h) < unsigned(SIZE) && unsigned(at.w) < unsigned(SIZE);
-      visit(at);
+      const int image = IMAGES == 1 ? 0 : line / HIGH, row = CELL * (line - image * HIGH - HALO);
+      const bool is_inside = unsigned(h0 + row) < unsigned(SIZE) && (IMAGES == 1 || n0 + image < images);
+      return At{line, column, image, row, is_inside};
     };
-#pragma unroll
-    for (int part = 0; part < LENGTH; part += THREADS) {
-      const int column = (part + threadIdx.x % LENGTH) / GROUPS;
-#pragma unroll(IS_POOLED ? 1 : 2)
-      for (int line = threadIdx.x / LENGTH; line < DOWN; line += STEP) place(line, column);
-    }
+    each_place<DOWN, ACROSS, GROUPS, THREADS, IS_POOLED ? 1 : 2>([&](int line, int column) { visit(place(line, column)); });
     if constexpr (WITH_RIM)
-      for (int index = threadIdx.x / GROUPS; index < DOWN * 2; index += THREADS / GROUPS)
-        place(index / 2, index % 2 ? ACROSS : -1);
+      for (int index = threadIdx.x / GROUPS; index < DOWN * 2; index += THREADS / GROUPS) {
+        At at = place(index / 2, index % 2 ? ACROSS : -1);
+        at.is_inside = at.is_inside && unsigned(w0 + CELL * at.column) < unsigned(SIZE);
+        visit(at);
+      }
+  }
+
+  // Elements from the tile's first pixel, in a tensor as large as the tile's image times MORE / LESS.
+  template <int MORE, int LESS>
+  static __device__ __forceinline__ int offset(const At& at) {
+    const int row = LESS == 2 ? at.row >> 1 : at.row * MORE, column = LESS == 2 ? at.column * CELL >> 1 : at.column * CELL * MORE;
+    return ((at.image * (SIZE * MORE / LESS) + row) * (SIZE * MORE / LESS) + column) * CHANNELS;
+  }
+  template <int MORE, int LESS>
+  static __device__ __forceinline__ const u16* first(const void* values, int channel, int n0, int h0, int w0) {
+    constexpr int SIDE = SIZE * MORE / LESS;
+    const i64 at = (i64(n0) * SIDE + h0 * MORE / LESS) * SIDE + w0 * MORE / LESS;
+    return reinterpret_cast<const u16*>(values) + at * CHANNELS + channel;
   }
 
   static __device__ __forceinline__ u8* cell(u8* shared, const At& at, int k) {
-    const int row = at.line / HIGH * HEIGHT + (at.line % HIGH - HALO) * CELL + HALO + k / 2;
+    const int row = at.image * HEIGHT + at.row + HALO + k / 2;
     return shared + (row * WIDTH + at.column * CELL + HALO + k % 2) * PITCH;
   }
   // A window at the rim has cells that are not of the tile.
   static __device__ __forceinline__ bool has_cell(const At& at, int k) {
     if (!IS_POOLED || HALO == 0) return true;
-    const int row = (at.line % HIGH - HALO) * CELL + HALO + k / 2, column = at.column * CELL + HALO + k % 2;
+    const int row = at.row + HALO + k / 2, column = at.column * CELL + HALO + k % 2;
     return unsigned(row) < unsigned(HEIGHT) && unsigned(column) < unsigned(WIDTH);
   }
   static __device__ __forceinline__ u8* beside(u8* extra, const At& at, int k) {
@@ -246,27 +274,26 @@ struct Tile {
     if constexpr (KIND == IM2COL) return;
     const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
     shared += group * 16, extra += group * 16;
+    // gradients of pooled maxima lie in a tensor half as large, as what is un-pooled does
+    constexpr int MORE = KIND == ACT_POOL ? 2 : 1, LESS = KIND == ACT_UP || KIND == GRAD_POOL ? 2 : 1;
+    const u16* const values = first<MORE, LESS>(from.values, channel, n0, h0, w0);
+    const u16* const pre = first<1, 1>(from.pre, channel, n0, h0, w0);
     each<HAS_RIM>(n0, h0, w0, images, [&](const At& at) {
       if (!at.is_inside) return;
+      const int place = offset<MORE, LESS>(at);
       if constexpr (KIND == ACT_POOL) {
-        const i64 first = ((i64(at.n) * 2 * SIZE + 2 * at.h) * 2 * SIZE + 2 * at.w) * CHANNELS + channel;
 #pragma unroll
         for (int k = 0; k < 4; ++k)
-          copy16(k ? beside(extra, at, k - 1) : cell(shared, at, 0), from.values, first + (k / 2 * 2 * SIZE + k % 2) * CHANNELS);
-      } else if constexpr (KIND == ACT_UP) {
-        copy16(cell(shared, at, 0), from.values, ((i64(at.n) * (SIZE / 2) + at.h / 2) * (SIZE / 2) + at.w / 2) * CHANNELS + channel);
-      } else {
-        const i64 first = ((i64(at.n) * SIZE + at.h) * SIZE + at.w) * CHANNELS + channel;
-        if constexpr (KIND == GRAD_POOL) {
-          copy16(beside(extra, at, 0), from.values, ((i64(at.n) * (SIZE / 2) + at.h / 2) * (SIZE / 2) + at.w / 2) * CHANNELS + channel);
-          // cells that are not of the tile must be compared too: those are read when it is converted
+          copy16(k ? beside(extra, at, k - 1) : cell(shared, at, 0), values + place + (k / 2 * 2 * SIZE + k % 2) * CHANNELS);
+      } else if constexpr (KIND == GRAD_POOL) {
+        copy16(beside(extra, at, 0), values + place);
+        // cells that are not of the tile must be compared too: those are read when it is converted
 #pragma unroll
-          for (int k = 0; k < 4; ++k)
-            if (has_cell(at, k)) copy16(cell(shared, at, k), from.pre, first + (k / 2 * SIZE + k % 2) * CHANNELS);
-        } else {
-          copy16(cell(shared, at, 0), from.values, first);
-          if constexpr (KIND == GRAD) copy16(beside(extra, at, 0), from.pre, first);
-        }
+        for (int k = 0; k < 4; ++k)
+          if (has_cell(at, k)) copy16(cell(shared, at, k), pre + offset<1, 1>(at) + (k / 2 * SIZE + k % 2) * CHANNELS);
+      } else {
+        copy16(cell(shared, at, 0), values + place);
+        if constexpr (KIND == GRAD) copy16(beside(extra, at, 0), pre + place);
       }
     });
   }
@@ -279,17 +306,17 @@ struct Tile {
     }
     const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
     const Channels c(coefs, group);
+    const u16* const pre = first<1, 1>(from.pre, channel, n0, h0, w0);
     shared += group * 16, extra += group * 16;
     each<(HALO > 0)>(n0, h0, w0, images, [&](const At& at) {
       constexpr int CELLS = IS_POOLED ? 4 : 1;
       uint4 v[CELLS] = {};
       if (at.is_inside) {
         if constexpr (KIND == GRAD_POOL) {
-          const i64 first = ((i64(at.n) * SIZE + at.h) * SIZE + at.w) * CHANNELS + channel;
 #pragma unroll
           for (int k = 0; k < 4; ++k)
             v[k] = has_cell(at, k) ? *reinterpret_cast<const uint4*>(cell(shared, at, k))
-                                   : load16(from.pre, first + (k / 2 * SIZE + k % 2) * CHANNELS);
+                                   : load16(pre, offset<1, 1>(at) + (k / 2 * SIZE + k % 2) * CHANNELS);
           convert_window(v, *reinterpret_cast<const uint4*>(beside(extra, at, 0)), c);
         } else {
           v[0] = *reinterpret_cast<const uint4*>(cell(shared, at, 0));
@@ -393,39 +420,42 @@ __device__ void add_sums(u8* shared, const Sums& sums, double* to) {
   }
 }
 
-// Finish 8 channels of one output pixel: mask and sum as OUTPUT asks, and store.
+// Finish 8 channels of one output pixel: mask and sum as OUTPUT asks, and store. `at` is its first channel's place,
+// `wide` that of its window's first cell in a tensor with twice as many rows and columns.
 template <Output OUTPUT, int CHANNELS, int SIZE>
-__device__ __forceinline__ void finish(const Operand& to, float (&f)[8], const float (&scale)[8],
-                                       const float (&shift)[8], Sums& sums, int n, int h, int w, int channel) {
-  i64 at = ((i64(n) * SIZE + h) * SIZE + w) * CHANNELS + channel;
-  if constexpr (OUTPUT == STATS) {
+__device__ __forceinline__ void finish(const Operand& to, uint4 v, const float (&scale)[8], const float (&shift)[8],
+                                       Sums& sums, i64 at, i64 wide) {
+  if constexpr (OUTPUT != STORE) {
+    float f[8];
+    unpack(v, f);
+    if constexpr (OUTPUT == STATS) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sums.add(i, f[i], f[i]);
-  } else if constexpr (OUTPUT == MASK || OUTPUT == SUM_MASK) {
-    float y[8];
-    unpack(load16(to.pre, at), y);
+      for (int i = 0; i < 8; ++i) sums.add(i, f[i], f[i]);
+    } else if constexpr (OUTPUT == MASK || OUTPUT == SUM_MASK) {
+      float y[8];
+      unpack(load16(to.pre, at), y);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      f[i] = fmaf(scale[i], y[i], shift[i]) > 0.f ? f[i] : 0.f;
-      sums.add(i, f[i], y[i]);
-    }
-  } else if constexpr (OUTPUT == MASK_POOL) {
-    float y[4][8];
-    int cell[8];
+      for (int i = 0; i < 8; ++i) {
+        f[i] = fmaf(scale[i], y[i], shift[i]) > 0.f ? f[i] : 0.f;
+        sums.add(i, f[i], y[i]);
+      }
+      v = packed(f);
+    } else if constexpr (OUTPUT == MASK_POOL) {
+      float y[4][8];
+      int cell[8];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      i64 wide = (i64(n) * 2 * SIZE + 2 * h + k / 2) * 2 * SIZE + 2 * w + k % 2;
-      unpack(load16(to.pre, wide * CHANNELS + channel), y[k]);
-    }
-    find_largest(y, scale, shift, cell);
+      for (int k = 0; k < 4; ++k) unpack(load16(to.pre, wide + (k / 2 * 2 * SIZE + k % 2) * CHANNELS), y[k]);
+      find_largest(y, scale, shift, cell);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float best = 0.f;
+      for (int i = 0; i < 8; ++i) {
+        float best = 0.f;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) best = cell[i] == k ? y[k][i] : best;
-      f[i] = cell[i] < 4 ? f[i] : 0.f;
-      sums.add(i, f[i], best);
+        for (int k = 0; k < 4; ++k) best = cell[i] == k ? y[k][i] : best;
+        f[i] = cell[i] < 4 ? f[i] : 0.f;
+        sums.add(i, f[i], best);
+      }
+      v = packed(f);
     }
   }
-  *reinterpret_cast<uint4*>(reinterpret_cast<u16*>(const_cast<void*>(to.values)) + at) = packed(f);
+  store16(const_cast<void*>(to.values), at, v);
 }

@@ -118,17 +118,17 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
         read8<OUT>(out_coefs, 0, group * 8, scale);
         read8<OUT>(out_coefs, 1, group * 8, shift);
       }
-      constexpr int SHRINK = OUTPUT == SUM_MASK ? 2 : 1;
-      constexpr int R = ROWS / SHRINK, C = COLUMNS / SHRINK;
-#pragma unroll 4
-      for (int index = threadIdx.x; index < IMAGES * R * C * OUT_GROUPS; index += THREADS) {
-        int pixel = index / OUT_GROUPS;
-        int image = pixel / (R * C), place = pixel % (R * C), r = place / C, c = place % C;
-        if (n0 + image >= images) break;
-        const u8* at = shared + ((image * ROWS + r * SHRINK) * COLUMNS + c * SHRINK) * OUT_PITCH + group * 16;
-        float f[8];
-        unpack(*reinterpret_cast<const uint4*>(at), f);
+      constexpr int SHRINK = OUTPUT == SUM_MASK ? 2 : 1, SIDE = SIZE / SHRINK, HIGH = ROWS / SHRINK;
+      const i64 first = ((i64(n0) * SIDE + h0 / SHRINK) * SIDE + w0 / SHRINK) * OUT + group * 8;
+      const i64 first_wide = ((i64(n0) * 2 * SIZE + h0 * 2) * 2 * SIZE + w0 * 2) * OUT + group * 8;
+      each_place<IMAGES * HIGH, COLUMNS / SHRINK, OUT_GROUPS, THREADS, 4>([&](int line, int column) {
+        const int image = IMAGES == 1 ? 0 : line / HIGH, row = line - image * HIGH;
+        if (IMAGES > 1 && n0 + image >= images) return;
+        const u8* at = shared + (line * SHRINK * COLUMNS + column * SHRINK) * OUT_PITCH + group * 16;
+        uint4 v = *reinterpret_cast<const uint4*>(at);
         if constexpr (OUTPUT == SUM_MASK) {
+          float f[8];
+          unpack(v, f);
 #pragma unroll
           for (int k = 1; k < 4; ++k) {
             float other[8];
@@ -136,11 +136,11 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
 #pragma unroll
             for (int i = 0; i < 8; ++i) f[i] += other[i];
           }
-#pragma unroll
-          for (int i = 0; i < 8; ++i) f[i] = low(pack(f[i], 0.f));
+          v = packed(f);
         }
-        finish<OUTPUT, OUT, SIZE / SHRINK>(to, f, scale, shift, sums, n0 + image, h0 / SHRINK + r, w0 / SHRINK + c, group * 8);
-      }
+        finish<OUTPUT, OUT, SIDE>(to, v, scale, shift, sums, first + ((image * SIDE + row) * SIDE + column) * OUT,
+                                  first_wide + ((image * 2 * SIZE + row * 2) * 2 * SIZE + column * 2) * OUT);
+      });
     }
     if (IS_AHEAD) shared = shared == buffers ? buffers + BUFFER_BYTES : buffers;
     else __syncthreads();

@@ -71,7 +71,7 @@ def _terms(
         codes_ND, torch.cat([anchor_T, anchor_T]), torch.cat([positive_T, negative_T])
     )
     ap_T, an_T = distances[: len(anchor_T)], distances[len(anchor_T) :]
-    hinge_T = torch.where(valid, (ap_T - an_T + margin).clamp(min=0), 0)
+    hinge_T = torch.where(valid, (ap_T - an_T + margin).relu(), 0)
     count_N = torch.zeros(len(codes_ND), dtype=torch.int64, device=anchor_T.device)
     count_N.scatter_add_(0, anchor_T, valid.long())
     loss = (hinge_T / count_N[anchor_T].clamp(min=1)).sum()
