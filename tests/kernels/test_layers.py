@@ -11,7 +11,7 @@ from orbitset.kernels import layers, shapes
 
 def _unpacked(packed, taps, rows, columns):
     """The matrices (tap, row, column) a warp would see, by the layout of the tensor cores' second operand."""
-    matrices = torch.zeros(taps, rows, columns)
+    matrices = torch.zeros(taps, rows, columns, dtype=torch.float64)
     places = packed.view(taps, rows // 16, columns // 16, 32, 4, 2)
     for tap, step, block, lane, register, half in itertools.product(*map(range, places.shape)):
         row = step * 16 + (register % 2) * 8 + 2 * (lane % 4) + half
@@ -23,7 +23,7 @@ def _unpacked(packed, taps, rows, columns):
 def _pack(weight, *, transposed):
     outputs, inputs = weight.shape[:2]
     index = layers.fragment_indices(inputs, outputs, transposed=transposed)
-    flat = torch.cat([weight.permute(0, 2, 3, 1).reshape(-1), torch.zeros(1)])
+    flat = torch.cat([weight.permute(0, 2, 3, 1).reshape(-1), torch.zeros(1, dtype=torch.float64)])
     return flat[index]
 
 
@@ -40,25 +40,25 @@ def _convolve(images, matrices):
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (16, 32), (32, 16)])
 def test_packed_weights_convolve_forward_and_transposed(inputs, outputs):
-    weight = torch.randn(outputs, inputs, 3, 3)
-    images = torch.randn(2, inputs, 5, 6)
+    weight = torch.randn(outputs, inputs, 3, 3, dtype=torch.float64)
+    images = torch.randn(2, inputs, 5, 6, dtype=torch.float64)
     forward = _unpacked(_pack(weight, transposed=False), 9, inputs, outputs)
     torch.testing.assert_close(_convolve(images, forward), F.conv2d(images, weight, padding=1))
-    features = torch.randn(2, outputs, 5, 6)
+    features = torch.randn(2, outputs, 5, 6, dtype=torch.float64)
     back = _unpacked(_pack(weight, transposed=True), 9, outputs, inputs)
     expected = F.conv_transpose2d(features, weight, padding=1)
     torch.testing.assert_close(_convolve(features, back), expected)
 
 
 def test_one_channel_is_read_as_nine_and_written_as_sixteen():
-    weight = torch.randn(16, 1, 3, 3)
-    images = torch.randn(2, 1, 5, 6)
+    weight = torch.randn(16, 1, 3, 3, dtype=torch.float64)
+    images = torch.randn(2, 1, 5, 6, dtype=torch.float64)
     (matrix,) = _unpacked(_pack(weight, transposed=False), 1, 16, 16)
     assert (matrix[9:] == 0).all()
     surroundings = F.unfold(images, 3, padding=1).transpose(1, 2)
     expected = F.conv2d(images, weight, padding=1).flatten(2).transpose(1, 2)
     torch.testing.assert_close(surroundings @ matrix[:9], expected)
-    features = torch.randn(2, 16, 5, 6)
+    features = torch.randn(2, 16, 5, 6, dtype=torch.float64)
     back = _unpacked(_pack(weight, transposed=True), 9, 16, 16)
     expected = F.conv_transpose2d(features, weight, padding=1)
     torch.testing.assert_close(_convolve(features, back)[:, :1], expected)
@@ -77,24 +77,40 @@ def test_tiles_cover_an_image(size, pixels):
 
 _LAYERS = [
     (size, inputs, outputs)
-    for size in (2, 4, 8, 16, 32, 64, 128)
+    for size in (4, 8, 16, 32, 64, 128)
     for inputs, outputs in itertools.product((16, 32, 64, 128), repeat=2)
 ]
 
 
 @pytest.mark.parametrize("kind", ["ACT", "ACT_POOL", "ACT_UP", "GRAD", "GRAD_POOL"])
-def test_every_layer_has_a_shape_that_fits_a_block(kind):
+@pytest.mark.parametrize("images", [1, 256, 1024])
+def test_every_convolution_has_a_shape_that_fits_a_block(kind, images):
     """At most 1,024 threads and 227 KiB of shared memory, and whole warps of work."""
     for size, inputs, outputs in _LAYERS:
-        shape = layers.convolution_shape(size, inputs, outputs, kind, "STATS")
-        _, _, threads, shared = layers.convolution_plan(size, inputs, outputs, kind, "STATS", shape)
-        assert 32 <= threads <= 1024 and shared <= 226 * 1024
-        assert shape.pixels % (16 * shape.mt) == 0 and outputs % (8 * shape.nt) == 0
-        cut = layers.gradient_shape(size, inputs, outputs, kind, "ACT")
-        _, _, threads, shared = layers.weight_gradient_plan(size, inputs, outputs, kind, "ACT", cut)
-        assert 32 <= threads <= 1024 and shared <= 226 * 1024
-        assert inputs % (16 * cut.warps_m) == 0 and outputs % (8 * cut.nt * cut.warps_n) == 0
-        assert cut.pixels % (16 * cut.warps_k) == 0
+        for output in ("STATS", "MASK", "MASK_POOL", "SUM_MASK"):
+            layer = (size, inputs, outputs, kind, output)
+            shape = layers.convolution_shape(*layer, images=images)
+            _, _, threads, shared = layers.convolution_plan(*layer, shape)
+            assert 32 <= threads <= 1024 and shared <= 222 * 1024
+            assert shape.pixels % (16 * shape.mt) == 0 and outputs % (8 * shape.nt) == 0
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("images", [1, 256, 1024])
+def test_every_weight_gradient_has_a_shape_that_fits_a_block(is_tied, images):
+    for size, inputs, outputs in _LAYERS:
+        shape = layers.gradient_shape(size, inputs, outputs, is_tied=is_tied, images=images)
+        for encoder, decoder in (
+            (("ACT", "GRAD_POOL"), ("GRAD", "ACT_UP")),
+            (("ACT_POOL", "GRAD"), ("GRAD", "ACT")),
+        ):
+            _, _, threads, shared = layers.weight_gradient_plan(
+                size, inputs, outputs, encoder, decoder if is_tied else None, shape
+            )
+            assert 32 <= threads <= 1024 and shared <= 222 * 1024
+        assert inputs % (16 * shape.warps_m) == 0
+        assert outputs % (8 * shape.nt * shape.warps_n) == 0
+        assert shape.pixels % (16 * shape.warps_k) == 0
 
 
 def test_measured_shapes_are_of_layers_that_exist():

@@ -182,17 +182,34 @@ __device__ __forceinline__ void each_place(Visit visit) {
   }
 }
 
-// A tile of an operand in shared memory as [image][row][column][channel], each pixel PITCH bytes apart so that
-// neighbours fall into different banks; HALO pixels around it, zero outside the image. It is made in two steps:
+// Where 8 channels of a pixel lie in shared memory, so that neighbouring pixels fall into different banks: narrow
+// pixels lie close together with their groups of channels exchanged, wide ones 16 bytes apart.
+template <int CHANNELS>
+struct Layout {
+  static constexpr bool IS_SWAPPED = CHANNELS <= 32;
+  static constexpr int PITCH = CHANNELS * 2 + (IS_SWAPPED ? 0 : 16);
+
+  static __device__ __forceinline__ int group(int column, int group) {
+    if (CHANNELS == 16) return group ^ (column >> 2 & 1);
+    if (CHANNELS == 32) return group ^ (column >> 1 & 3);
+    return group;
+  }
+  static __device__ __forceinline__ int offset(int pixel, int which) { return pixel * PITCH + group(pixel, which) * 16; }
+};
+
+// A tile of an operand in shared memory as [image][row][column][channel], in the layout above; rows are filled up to
+// a multiple of 8 pixels. HALO pixels around it, zero outside the image. It is made in two steps:
 // `fetch` starts copying what the operand is made of, `convert` makes it, once that has arrived, in its place.
 // What does not fit there waits in EXTRA bytes beside the tile. A thread keeps to its column and channels, goes
 // down the rows, and converts what it has fetched itself, so that the two need no barrier between them.
 template <Kind KIND, int CHANNELS, int SLICE, int SIZE, int ROWS, int COLUMNS, int IMAGES, int HALO, int THREADS>
 struct Tile {
   static constexpr int GROUPS = SLICE / 8;
-  static constexpr int PITCH = SLICE * 2 + 16;
-  static constexpr int HEIGHT = ROWS + 2 * HALO, WIDTH = COLUMNS + 2 * HALO;
-  static constexpr int PIXELS = IMAGES * HEIGHT * WIDTH;
+  typedef Layout<SLICE> Shared;
+  static constexpr int PITCH = Shared::PITCH;
+  static constexpr int HEIGHT = ROWS + 2 * HALO;
+  static constexpr int WIDTH = Shared::IS_SWAPPED ? (COLUMNS + 2 * HALO + 7) / 8 * 8 : COLUMNS + 2 * HALO;
+  static constexpr int PIXELS = IMAGES * HEIGHT * WIDTH;  // with what fills up the rows
   static constexpr int BYTES = PIXELS * PITCH;
   static constexpr bool IS_POOLED = KIND == GRAD_POOL;  // goes by windows of 2x2, whose cells must be compared
   static constexpr int CELL = IS_POOLED ? 2 : 1;
@@ -256,8 +273,8 @@ struct Tile {
   }
 
   static __device__ __forceinline__ u8* cell(u8* shared, const At& at, int k) {
-    const int row = at.image * HEIGHT + at.row + HALO + k / 2;
-    return shared + (row * WIDTH + at.column * CELL + HALO + k % 2) * PITCH;
+    const int row = at.image * HEIGHT + at.row + HALO + k / 2, column = at.column * CELL + HALO + k % 2;
+    return shared + (row * WIDTH + column) * PITCH + Shared::group(column, threadIdx.x % GROUPS) * 16;
   }
   // A window at the rim has cells that are not of the tile.
   static __device__ __forceinline__ bool has_cell(const At& at, int k) {
@@ -273,7 +290,7 @@ struct Tile {
                                int images) {
     if constexpr (KIND == IM2COL) return;
     const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
-    shared += group * 16, extra += group * 16;
+    extra += group * 16;
     // gradients of pooled maxima lie in a tensor half as large, as what is un-pooled does
     constexpr int MORE = KIND == ACT_POOL ? 2 : 1, LESS = KIND == ACT_UP || KIND == GRAD_POOL ? 2 : 1;
     const u16* const values = first<MORE, LESS>(from.values, channel, n0, h0, w0);
@@ -307,7 +324,7 @@ struct Tile {
     const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
     const Channels c(coefs, group);
     const u16* const pre = first<1, 1>(from.pre, channel, n0, h0, w0);
-    shared += group * 16, extra += group * 16;
+    extra += group * 16;
     each<(HALO > 0)>(n0, h0, w0, images, [&](const At& at) {
       constexpr int CELLS = IS_POOLED ? 4 : 1;
       uint4 v[CELLS] = {};
@@ -354,7 +371,7 @@ struct Tile {
   }
 
   static __device__ void convert_im2col(u8* shared, const Operand& from, int n0, int h0, int w0, int images) {
-    static_assert(KIND != IM2COL || (SLICE == 16 && HALO == 0), "nine values fit into 16 channels");
+    static_assert(KIND != IM2COL || (SLICE == 16 && HALO == 0 && WIDTH == COLUMNS), "nine values fit into 16 channels");
     const float* image = reinterpret_cast<const float*>(from.values);
 #pragma unroll 2
     for (int pixel = threadIdx.x; pixel < PIXELS; pixel += THREADS) {
@@ -367,9 +384,9 @@ struct Tile {
         bool inside = n < images && unsigned(hh) < unsigned(SIZE) && unsigned(ww) < unsigned(SIZE);
         f[tap] = inside ? __ldg(image + (i64(n) * SIZE + hh) * SIZE + ww) : 0.f;
       }
-      uint4* to = reinterpret_cast<uint4*>(shared + pixel * PITCH);
-      to[0] = make_uint4(pack(f[0], f[1]), pack(f[2], f[3]), pack(f[4], f[5]), pack(f[6], f[7]));
-      to[1] = make_uint4(pack(f[8], 0.f), 0, 0, 0);
+      *reinterpret_cast<uint4*>(shared + Shared::offset(pixel, 0)) =
+          make_uint4(pack(f[0], f[1]), pack(f[2], f[3]), pack(f[4], f[5]), pack(f[6], f[7]));
+      *reinterpret_cast<uint4*>(shared + Shared::offset(pixel, 1)) = make_uint4(pack(f[8], 0.f), 0, 0, 0);
     }
   }
 };

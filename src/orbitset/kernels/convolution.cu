@@ -9,7 +9,7 @@ constexpr int PIXELS = IMAGES * ROWS * COLUMNS;
 constexpr bool IS_AHEAD = BUFFERS == 2;
 constexpr int HALO = TAPS == 9 ? 1 : 0;
 constexpr int STEPS = IN / 16;
-constexpr int OUT_PITCH = OUT * 2 + 16;
+typedef Layout<OUT> Staged;
 constexpr int OUT_GROUPS = OUTPUT == IMAGE ? 1 : OUT / 8;
 typedef Tile<KIND, IN, IN, SIZE, ROWS, COLUMNS, IMAGES, HALO, THREADS> Input;
 static_assert(WARPS_M * MT * 16 == PIXELS && WARPS_N * NT * 8 == OUT && NT % 2 == 0, "the warps cover the tile");
@@ -29,14 +29,20 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     fill_coefficients<false>(out_coefs, to.norm, 0, OUT, OUT);
   __syncthreads();
 
-  u32 row_offset[MT];
+  // the address of a tap's operand is the sum of a part by tile of 16 pixels, one by column and channels, one by row
+  u32 row_offset[MT], lane_offset[HALO ? 3 : 1][STEPS];
 #pragma unroll
   for (int m = 0; m < MT; ++m) {
     int pixel = (warp_m * MT + m) * 16 + lane % 16;
     int image = pixel / (ROWS * COLUMNS), place = pixel % (ROWS * COLUMNS);
-    int at = (image * Input::HEIGHT + place / COLUMNS) * Input::WIDTH + place % COLUMNS;
-    row_offset[m] = at * Input::PITCH + lane / 16 * 16;
+    row_offset[m] = ((image * Input::HEIGHT + place / COLUMNS) * Input::WIDTH + place % COLUMNS) * Input::PITCH;
   }
+#pragma unroll
+  for (int shift = 0; shift < (HALO ? 3 : 1); ++shift)
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step)
+      lane_offset[shift][step] = shift * Input::PITCH +
+          Layout<IN>::group(lane % 16 % COLUMNS + shift, step * 2 + lane / 16) * 16;
 
   Sums sums;
   typedef Place<SIZE, ROWS, COLUMNS, IMAGES> Start;
@@ -63,7 +69,7 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     const uint4* fragments = weights + warp_n * (NT / 2) * 32 + lane;
 #pragma unroll
     for (int tap = 0; tap < TAPS; ++tap) {
-      const int offset = TAPS == 9 ? (tap / 3 * Input::WIDTH + tap % 3) * Input::PITCH : 0;
+      const int offset = TAPS == 9 ? tap / 3 * Input::WIDTH * Input::PITCH : 0;
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         uint4 b[NT / 2];
@@ -73,7 +79,7 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
           u32 a[4];
-          ldmatrix(a, base + row_offset[m] + offset + step * 32);
+          ldmatrix(a, base + row_offset[m] + lane_offset[TAPS == 9 ? tap % 3 : 0][step] + offset);
 #pragma unroll
           for (int n = 0; n < NT / 2; ++n) {
             mma(acc[m][2 * n], a, b[n].x, b[n].y);
@@ -89,15 +95,15 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
       int pixel = (warp_m * MT + m) * 16 + lane / 4;
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
-        u8* at = shared + pixel * OUT_PITCH + ((warp_n * NT + n) * 8 + lane % 4 * 2) * 2;
+        u8* at = shared + lane % 4 * 4;
         if constexpr (OUTPUT == IMAGE) {
           if (n == 0 && warp_n == 0 && lane % 4 == 0) {
-            *reinterpret_cast<float*>(shared + pixel * OUT_PITCH) = acc[m][n][0];
-            *reinterpret_cast<float*>(shared + (pixel + 8) * OUT_PITCH) = acc[m][n][2];
+            *reinterpret_cast<float*>(shared + pixel * 4) = acc[m][n][0];
+            *reinterpret_cast<float*>(shared + (pixel + 8) * 4) = acc[m][n][2];
           }
         } else {
-          *reinterpret_cast<u32*>(at) = pack(acc[m][n][0], acc[m][n][1]);
-          *reinterpret_cast<u32*>(at + 8 * OUT_PITCH) = pack(acc[m][n][2], acc[m][n][3]);
+          *reinterpret_cast<u32*>(at + Staged::offset(pixel, warp_n * NT + n)) = pack(acc[m][n][0], acc[m][n][1]);
+          *reinterpret_cast<u32*>(at + Staged::offset(pixel + 8, warp_n * NT + n)) = pack(acc[m][n][2], acc[m][n][3]);
         }
       }
     }
@@ -109,7 +115,7 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
         int h = h0 + place / COLUMNS, w = w0 + place % COLUMNS;
         float* image = reinterpret_cast<float*>(const_cast<void*>(to.values));
         if (n < images)
-          image[(i64(n) * SIZE + h) * SIZE + w] = *reinterpret_cast<float*>(shared + pixel * OUT_PITCH) + bias[0];
+          image[(i64(n) * SIZE + h) * SIZE + w] = *reinterpret_cast<float*>(shared + pixel * 4) + bias[0];
       }
     } else {
       const int group = threadIdx.x % OUT_GROUPS;
@@ -124,15 +130,16 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
       each_place<IMAGES * HIGH, COLUMNS / SHRINK, OUT_GROUPS, THREADS, 4>([&](int line, int column) {
         const int image = IMAGES == 1 ? 0 : line / HIGH, row = line - image * HIGH;
         if (IMAGES > 1 && n0 + image >= images) return;
-        const u8* at = shared + (line * SHRINK * COLUMNS + column * SHRINK) * OUT_PITCH + group * 16;
-        uint4 v = *reinterpret_cast<const uint4*>(at);
+        const int pixel = line * SHRINK * COLUMNS + column * SHRINK;
+        uint4 v = *reinterpret_cast<const uint4*>(shared + Staged::offset(pixel, group));
         if constexpr (OUTPUT == SUM_MASK) {
           float f[8];
           unpack(v, f);
 #pragma unroll
           for (int k = 1; k < 4; ++k) {
             float other[8];
-            unpack(*reinterpret_cast<const uint4*>(at + (k / 2 * COLUMNS + k % 2) * OUT_PITCH), other);
+            const int beside = pixel + k / 2 * COLUMNS + k % 2;
+            unpack(*reinterpret_cast<const uint4*>(shared + Staged::offset(beside, group)), other);
 #pragma unroll
             for (int i = 0; i < 8; ++i) f[i] += other[i];
           }

@@ -2,10 +2,9 @@
 // and running statistics from their sums.
 
 struct Slabs {
-  const float* encoder;
-  const float* decoder;
+  const float* slabs;
   float* gradient;  // [out][tap][in], as channels-last weights lie
-  int encoder_slabs, decoder_slabs;
+  int count;
   int in, out, stride;  // stride: floats from one slab to the next
   int first_block;
 };
@@ -27,9 +26,7 @@ extern "C" __global__ void __launch_bounds__(ACROSS * DOWN) sum_slabs(const AllS
   float sum = 0;
   if (inside) {
 #pragma unroll 8
-    for (int k = y; k < s.encoder_slabs; k += DOWN) sum += s.encoder[i64(k) * s.stride + element];
-#pragma unroll 8
-    for (int k = y; k < s.decoder_slabs; k += DOWN) sum += s.decoder[i64(k) * s.stride + element];
+    for (int k = y; k < s.count; k += DOWN) sum += s.slabs[i64(k) * s.stride + element];
   }
   parts[y][x] = sum;
   __syncthreads();

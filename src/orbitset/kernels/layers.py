@@ -21,6 +21,8 @@ Output = Literal["STORE", "STATS", "MASK", "MASK_POOL", "SUM_MASK", "IMAGE"]
 
 _FOLDER = Path(__file__).parent
 MAX_LAYERS, MAX_NORMS = 16, 40
+_SHARED_BYTES = 96 * 1024
+"""What a guessed shape may take, so that two blocks fit on a multiprocessor"""
 
 
 class Norm(ctypes.Structure):
@@ -42,15 +44,19 @@ class Operand(ctypes.Structure):
     _fields_ = [("values", ctypes.c_void_p), ("pre", ctypes.c_void_p), ("norm", Norm)]
 
 
+class Pair(ctypes.Structure):
+    """Mirrors `struct Pair` of weight_gradient.cu."""
+
+    _fields_ = [("shifted", Operand), ("still", Operand)]
+
+
 class Slabs(ctypes.Structure):
     """Mirrors `struct Slabs` of finish_step.cu."""
 
     _fields_ = [
-        ("encoder", ctypes.c_void_p),
-        ("decoder", ctypes.c_void_p),
+        ("slabs", ctypes.c_void_p),
         ("gradient", ctypes.c_void_p),
-        ("encoder_slabs", ctypes.c_int),
-        ("decoder_slabs", ctypes.c_int),
+        ("count", ctypes.c_int),
         ("inputs", ctypes.c_int),
         ("outputs", ctypes.c_int),
         ("stride", ctypes.c_int),
@@ -112,26 +118,36 @@ def tile(size: int, pixels: int) -> tuple[int, int, int]:
 
 
 def convolution_shape(
-    size: int, inputs: int, outputs: int, kind: Kind, output: Output
+    size: int, inputs: int, outputs: int, kind: Kind, output: Output, *, images: int
 ) -> ConvolutionShape:
     """As measured, or a guess for layers that were not."""
     measured = shapes.CONVOLUTIONS.get((size, inputs, outputs, kind, output))
     if measured is not None:
-        return ConvolutionShape(*measured)
-    widest = max(inputs, outputs)
-    pixels = min(256 if widest <= 64 else 128, 32 * size)
-    nt = min(outputs, 32) // 8
-    return ConvolutionShape(pixels, mt=4, nt=nt, min_blocks=1, buffers=1)
+        return ConvolutionShape(*measured[images >= shapes.MANY_IMAGES])
+    for pixels in (256, 128, 64):
+        shape = ConvolutionShape(pixels, 4, min(outputs, 32) // 8, min_blocks=1, buffers=1)
+        _, _, threads, shared = convolution_plan(size, inputs, outputs, kind, output, shape)
+        if threads <= 256 and shared <= _SHARED_BYTES and pixels <= 32 * size:
+            break
+    return shape
 
 
-def gradient_shape(size: int, inputs: int, outputs: int, kind: Kind, other: Kind) -> GradientShape:
+def gradient_shape(
+    size: int, inputs: int, outputs: int, *, is_tied: bool, images: int
+) -> GradientShape:
     """As measured, or a guess for layers that were not."""
-    measured = shapes.WEIGHT_GRADIENTS.get((size, inputs, outputs, kind, other))
+    measured = shapes.WEIGHT_GRADIENTS.get((size, inputs, outputs, is_tied))
     if measured is not None:
-        return GradientShape(*measured)
-    pixels = min(256 if max(inputs, outputs) <= 64 else 128, 32 * size)
+        return GradientShape(*measured[images >= shapes.MANY_IMAGES])
     warps_m, nt = min(inputs, 32) // 16, min(outputs, 32) // 8
-    return GradientShape(pixels, warps_m, nt, 1, 4 // warps_m, min_blocks=1, buffers=1)
+    # the kinds that take most shared memory: pooling is undone beside what is pooled
+    worst: tuple[Kinds, Kinds] = (("ACT_POOL", "GRAD"), ("GRAD", "ACT"))
+    for pixels in (256, 128, 64):
+        shape = GradientShape(pixels, warps_m, nt, 1, 4 // warps_m, min_blocks=1, buffers=1)
+        shared = weight_gradient_plan(size, inputs, outputs, *worst, shape)[3]
+        if shared <= _SHARED_BYTES and pixels <= 32 * size:
+            break
+    return shape
 
 
 def _tile_bytes(
@@ -139,12 +155,19 @@ def _tile_bytes(
 ) -> tuple[int, int]:
     """`Tile::BYTES` and `Tile::EXTRA` of common.cu."""
     images, rows, columns = tile_shape
-    pixels = images * (rows + 2 * halo) * (columns + 2 * halo)
+    high, wide = rows + 2 * halo, columns + 2 * halo
+    places = {"ACT_POOL": 3, "GRAD": 1}.get(kind, 0) * images * high * wide
     if kind == "GRAD_POOL":
         places = images * (rows // 2 + 2 * halo) * (columns // 2 + 2 * halo)
-    else:
-        places = pixels * {"ACT_POOL": 3, "GRAD": 1}.get(kind, 0)
-    return pixels * (2 * channels + 16), places * 2 * channels
+    is_swapped = channels <= 32
+    width = -(-wide // 8) * 8 if is_swapped else wide
+    pitch = _pitch(channels)
+    return images * high * width * pitch, places * 2 * channels
+
+
+def _pitch(channels: int) -> int:
+    """`Layout::PITCH` of common.cu."""
+    return 2 * channels + (0 if channels <= 32 else 16)
 
 
 def convolution_plan(
@@ -156,7 +179,7 @@ def convolution_plan(
     warps_m, warps_n = shape.pixels // (16 * shape.mt), outputs // (8 * shape.nt)
     threads = 32 * warps_m * warps_n
     tile_bytes, extra = _tile_bytes(kind, inputs, cut, 1 if taps == 9 else 0)
-    buffer = max(tile_bytes, shape.pixels * (2 * outputs + 16))
+    buffer = max(tile_bytes, shape.pixels * _pitch(outputs))
     shared = max(shape.buffers * buffer + extra, 16 * threads * 4)
     constants = {
         "IN": inputs, "OUT": outputs, "SIZE": size, "ROWS": rows, "COLUMNS": columns,
@@ -176,33 +199,54 @@ def convolution(
     return Kernel(source, name, threads=threads, shared_bytes=shared)
 
 
+Kinds = tuple[Kind, Kind]
+"""Of the shifted and of the still operand."""
+
+
 def weight_gradient_plan(
-    size: int, inputs: int, outputs: int, kind: Kind, other: Kind, shape: GradientShape
+    size: int,
+    inputs: int,
+    outputs: int,
+    encoder: Kinds,
+    decoder: Kinds | None,
+    shape: GradientShape,
 ) -> tuple[str, str, int, int]:
     """Name, source, threads and bytes of shared memory."""
     cut = images, rows, columns = tile(size, shape.pixels)
-    taps = 1 if kind == "IM2COL" else 9
+    taps = 1 if encoder[0] == "IM2COL" else 9
     in_block, out_block = 16 * shape.warps_m, 8 * shape.nt * shape.warps_n
     threads = 32 * shape.warps_m * shape.warps_n * shape.warps_k
-    shifted, shifted_extra = _tile_bytes(kind, in_block, cut, 1 if taps == 9 else 0)
-    still, still_extra = _tile_bytes(other, out_block, cut, 0)
-    shared = shape.buffers * (shifted + still) + shifted_extra + still_extra
-    exchange = (shape.warps_k - 1) * shape.nt * 4 * shape.warps_m * shape.warps_n * 32 * 4
+    shared = (shape.warps_k - 1) * shape.nt * 4 * shape.warps_m * shape.warps_n * 32 * 4
+    for kinds in (encoder, decoder or encoder):
+        shifted, shifted_extra = _tile_bytes(kinds[0], in_block, cut, 1 if taps == 9 else 0)
+        still, still_extra = _tile_bytes(kinds[1], out_block, cut, 0)
+        shared = max(shared, shape.buffers * (shifted + still) + shifted_extra + still_extra)
+    other = decoder or encoder
     constants = {
         "IN": inputs, "OUT": outputs, "SIZE": size, "ROWS": rows, "COLUMNS": columns,
         "IMAGES": images, "TAPS": taps, "NT": shape.nt, "WARPS_M": shape.warps_m,
         "WARPS_N": shape.warps_n, "WARPS_K": shape.warps_k, "MIN_BLOCKS": shape.min_blocks,
-        "BUFFERS": shape.buffers, "KIND": kind, "OTHER_KIND": other,
+        "BUFFERS": shape.buffers, "KIND": encoder[0], "OTHER_KIND": encoder[1],
+        "HAS_DECODER": int(decoder is not None), "DECODER_KIND": other[0],
+        "DECODER_OTHER_KIND": other[1],
     }  # fmt: skip
-    name = f"weight_gradient_{size}px_{inputs}_to_{outputs}_{kind}_{other}"
-    return name, _source("weight_gradient.cu", constants, name), threads, max(shared, exchange)
+    tied = "_tied" if decoder else ""
+    name = f"weight_gradient_{size}px_{inputs}_to_{outputs}{tied}"
+    return name, _source("weight_gradient.cu", constants, name), threads, shared
 
 
 @functools.cache
 def weight_gradient(
-    size: int, inputs: int, outputs: int, kind: Kind, other: Kind, shape: GradientShape
+    size: int,
+    inputs: int,
+    outputs: int,
+    encoder: Kinds,
+    decoder: Kinds | None,
+    shape: GradientShape,
 ) -> Kernel:
-    name, source, threads, shared = weight_gradient_plan(size, inputs, outputs, kind, other, shape)
+    name, source, threads, shared = weight_gradient_plan(
+        size, inputs, outputs, encoder, decoder, shape
+    )
     return Kernel(source, name, threads=threads, shared_bytes=shared)
 
 
@@ -248,7 +292,10 @@ def fragment_indices(inputs: int, outputs: int, *, transposed: bool) -> Tensor:
 
 def _source(file: str, constants: Mapping[str, object], name: str = "") -> str:
     """A kernel file with its constants, and with its function named for profiles."""
-    types = {"KIND": "Kind", "OTHER_KIND": "Kind", "OUTPUT": "Output"}
-    lines = (f"constexpr {types.get(k, 'int')} {k} = {v};\n" for k, v in constants.items())
+    types = {
+        name: "Output" if name == "OUTPUT" else "Kind" if name.endswith("KIND") else "int"
+        for name in constants
+    }
+    lines = (f"constexpr {types[name]} {name} = {value};\n" for name, value in constants.items())
     common = (_FOLDER / "common.cu").read_text()
     return f"{common}#define NAME {name}\n{''.join(lines)}{(_FOLDER / file).read_text()}"

@@ -1,55 +1,44 @@
-"""How each layer is best cut up, as measured on an H200 with batches of 256 and 1,024 images."""
+"""How each layer is best cut up, as measured on an H200 with batches of 256 and of 1,024 images."""
 
-# (size, inputs, outputs, operand, result): ConvolutionShape
-CONVOLUTIONS: dict[tuple[int, int, int, str, str], tuple[int, int, int, int, int]] = {
-    (64, 16, 16, "ACT", "IMAGE"): (256, 4, 2, 5, 2),
-    (64, 16, 16, "ACT", "STATS"): (256, 4, 2, 4, 2),
-    (64, 16, 16, "ACT_UP", "STATS"): (256, 4, 2, 4, 2),
-    (64, 16, 16, "GRAD", "SUM_MASK"): (256, 4, 2, 5, 1),
-    (64, 16, 16, "GRAD_POOL", "MASK"): (256, 4, 2, 4, 2),
-    (64, 16, 16, "IM2COL", "MASK"): (256, 4, 2, 2, 1),
-    (64, 16, 16, "IM2COL", "STATS"): (256, 4, 2, 2, 1),
-    (32, 16, 32, "ACT_POOL", "STATS"): (256, 4, 4, 3, 2),
-    (32, 16, 32, "GRAD", "MASK"): (256, 4, 4, 4, 2),
-    (32, 32, 16, "ACT", "STATS"): (256, 4, 2, 4, 1),
-    (32, 32, 16, "GRAD", "MASK_POOL"): (256, 4, 2, 4, 1),
-    (32, 32, 32, "ACT", "STATS"): (256, 4, 4, 4, 1),
-    (32, 32, 32, "ACT_UP", "STATS"): (256, 4, 4, 4, 1),
-    (32, 32, 32, "GRAD", "SUM_MASK"): (256, 4, 4, 4, 1),
-    (32, 32, 32, "GRAD_POOL", "MASK"): (256, 4, 4, 3, 2),
-    (16, 32, 64, "ACT_POOL", "STATS"): (256, 4, 4, 2, 1),
-    (16, 32, 64, "GRAD", "MASK"): (256, 4, 4, 2, 2),
-    (16, 64, 32, "ACT", "STATS"): (256, 4, 4, 4, 1),
-    (16, 64, 32, "GRAD", "MASK_POOL"): (256, 2, 4, 2, 1),
-    (16, 64, 64, "ACT", "STATS"): (256, 4, 4, 2, 1),
-    (16, 64, 64, "ACT_UP", "STATS"): (256, 4, 8, 2, 2),
-    (16, 64, 64, "GRAD", "SUM_MASK"): (256, 4, 8, 2, 1),
-    (16, 64, 64, "GRAD_POOL", "MASK"): (256, 4, 4, 2, 2),
-    (8, 64, 128, "ACT_POOL", "STATS"): (128, 4, 4, 2, 1),
-    (8, 64, 128, "GRAD", "MASK"): (128, 4, 4, 2, 2),
-    (8, 128, 64, "ACT", "STATS"): (128, 4, 4, 2, 2),
-    (8, 128, 64, "GRAD", "MASK_POOL"): (128, 2, 4, 2, 1),
-    (8, 128, 128, "ACT", "STATS"): (128, 4, 8, 2, 2),
-    (8, 128, 128, "ACT_UP", "STATS"): (128, 4, 8, 2, 2),
-    (8, 128, 128, "GRAD", "SUM_MASK"): (128, 4, 4, 2, 1),
-    (8, 128, 128, "GRAD_POOL", "MASK"): (64, 4, 4, 3, 2),
+Convolution = tuple[int, int, int, int, int]
+Gradient = tuple[int, int, int, int, int, int, int]
+
+MANY_IMAGES = 512
+"""From this size of batch on, the second shape is taken."""
+
+# (size, inputs, outputs, operand, result): the fields of two ConvolutionShapes
+CONVOLUTIONS: dict[tuple[int, int, int, str, str], tuple[Convolution, Convolution]] = {
+    (64, 16, 16, "ACT", "IMAGE"): ((256, 4, 2, 4, 1), (256, 4, 2, 5, 2)),
+    (64, 16, 16, "ACT", "STATS"): ((256, 4, 2, 4, 2), (256, 4, 2, 4, 2)),
+    (64, 16, 16, "ACT_UP", "STATS"): ((256, 4, 2, 5, 1), (256, 4, 2, 4, 2)),
+    (64, 16, 16, "GRAD", "SUM_MASK"): ((256, 4, 2, 5, 1), (256, 4, 2, 5, 1)),
+    (64, 16, 16, "GRAD_POOL", "MASK"): ((256, 4, 2, 4, 2), (256, 4, 2, 4, 2)),
+    (64, 16, 16, "IM2COL", "MASK"): ((256, 4, 2, 1, 1), (256, 4, 2, 1, 1)),
+    (64, 16, 16, "IM2COL", "STATS"): ((256, 4, 2, 1, 1), (256, 4, 2, 1, 1)),
+    (32, 16, 32, "ACT_POOL", "STATS"): ((128, 2, 4, 4, 2), (256, 4, 4, 3, 2)),
+    (32, 16, 32, "GRAD", "MASK"): ((256, 4, 4, 4, 1), (256, 4, 4, 4, 2)),
+    (32, 32, 16, "ACT", "STATS"): ((512, 4, 2, 2, 1), (256, 4, 2, 4, 1)),
+    (32, 32, 16, "GRAD", "MASK_POOL"): ((512, 4, 2, 2, 1), (256, 4, 2, 4, 1)),
+    (32, 32, 32, "ACT", "STATS"): ((256, 4, 4, 4, 1), (256, 4, 4, 4, 1)),
+    (32, 32, 32, "ACT_UP", "STATS"): ((512, 4, 4, 2, 1), (256, 4, 4, 4, 1)),
+    (32, 32, 32, "GRAD", "SUM_MASK"): ((512, 4, 4, 2, 1), (256, 4, 4, 4, 1)),
+    (32, 32, 32, "GRAD_POOL", "MASK"): ((512, 4, 4, 2, 2), (256, 4, 4, 3, 2)),
+    (16, 32, 64, "ACT_POOL", "STATS"): ((256, 4, 4, 2, 1), (256, 4, 4, 2, 1)),
+    (16, 32, 64, "GRAD", "MASK"): ((256, 4, 4, 2, 2), (256, 4, 4, 2, 1)),
+    (16, 64, 32, "ACT", "STATS"): ((256, 4, 4, 1, 1), (256, 4, 4, 4, 1)),
+    (16, 64, 32, "GRAD", "MASK_POOL"): ((256, 4, 4, 1, 1), (256, 2, 4, 2, 1)),
+    (16, 64, 64, "ACT", "STATS"): ((256, 4, 4, 2, 1), (256, 4, 4, 2, 1)),
+    (16, 64, 64, "ACT_UP", "STATS"): ((512, 4, 8, 1, 1), (256, 4, 8, 2, 2)),
+    (16, 64, 64, "GRAD", "SUM_MASK"): ((512, 4, 8, 1, 1), (256, 4, 8, 2, 1)),
+    (16, 64, 64, "GRAD_POOL", "MASK"): ((256, 4, 4, 2, 2), (256, 4, 4, 2, 1)),
+    (8, 64, 128, "ACT_POOL", "STATS"): ((128, 2, 8, 1, 1), (128, 4, 4, 2, 1)),
+    (8, 64, 128, "GRAD", "MASK"): ((128, 4, 4, 1, 1), (64, 4, 4, 4, 1)),
+    (8, 128, 64, "ACT", "STATS"): ((128, 4, 4, 1, 1), (128, 4, 4, 1, 1)),
+    (8, 128, 64, "GRAD", "MASK_POOL"): ((128, 2, 4, 2, 1), (64, 2, 4, 4, 1)),
+    (8, 128, 128, "ACT", "STATS"): ((128, 2, 8, 1, 1), (128, 4, 8, 2, 2)),
+    (8, 128, 128, "ACT_UP", "STATS"): ((128, 2, 8, 1, 1), (128, 4, 8, 2, 1)),
+    (8, 128, 128, "GRAD", "SUM_MASK"): ((128, 4, 4, 1, 2), (128, 4, 8, 2, 1)),
+    (8, 128, 128, "GRAD_POOL", "MASK"): ((128, 4, 4, 1, 1), (64, 4, 4, 2, 2)),
 }
-# (size, inputs, outputs, shifted operand, other operand): GradientShape
-WEIGHT_GRADIENTS: dict[tuple[int, int, int, str, str], tuple[int, int, int, int, int, int, int]] = {
-    (64, 16, 16, "ACT", "GRAD_POOL"): (256, 1, 2, 1, 4, 2, 2),
-    (64, 16, 16, "GRAD", "ACT_UP"): (256, 1, 2, 1, 4, 2, 2),
-    (64, 16, 16, "IM2COL", "ACT"): (256, 1, 2, 1, 4, 2, 1),
-    (64, 16, 16, "IM2COL", "GRAD"): (256, 1, 2, 1, 4, 2, 1),
-    (32, 16, 32, "ACT_POOL", "GRAD"): (128, 1, 2, 2, 2, 2, 2),
-    (32, 16, 32, "GRAD", "ACT"): (256, 1, 2, 2, 4, 2, 2),
-    (32, 32, 32, "ACT", "GRAD_POOL"): (256, 2, 4, 1, 2, 2, 2),
-    (32, 32, 32, "GRAD", "ACT_UP"): (512, 2, 4, 1, 4, 1, 2),
-    (16, 32, 64, "ACT_POOL", "GRAD"): (256, 2, 4, 2, 2, 1, 2),
-    (16, 32, 64, "GRAD", "ACT"): (256, 2, 4, 2, 2, 1, 2),
-    (16, 64, 64, "ACT", "GRAD_POOL"): (256, 4, 4, 2, 1, 1, 2),
-    (16, 64, 64, "GRAD", "ACT_UP"): (256, 4, 4, 2, 1, 1, 2),
-    (8, 64, 128, "ACT_POOL", "GRAD"): (128, 4, 4, 2, 1, 1, 2),
-    (8, 64, 128, "GRAD", "ACT"): (256, 2, 4, 2, 2, 1, 2),
-    (8, 128, 128, "ACT", "GRAD_POOL"): (128, 4, 4, 2, 1, 1, 2),
-    (8, 128, 128, "GRAD", "ACT_UP"): (128, 4, 4, 2, 1, 1, 2),
-}
+# (size, inputs, outputs, whether a layer of the decoder is tied to it): of two GradientShapes
+WEIGHT_GRADIENTS: dict[tuple[int, int, int, bool], tuple[Gradient, Gradient]] = {}

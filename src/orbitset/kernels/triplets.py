@@ -128,7 +128,7 @@ class TripletTerms(torch.autograd.Function):
             (num, 1), _pointer(weights), _pointer(factor), ctypes.c_int(num), _pointer(laplacian)
         )
         with products_in("ieee", codes.device):
-            pulled = laplacian @ (codes - codes.mean(0))
+            pulled = laplacian @ codes
         return pulled, *(None,) * 6
 
 
