@@ -99,18 +99,20 @@ def test_every_convolution_has_a_shape_that_fits_a_block(kind, images):
 @pytest.mark.parametrize("images", [1, 256, 1024])
 def test_every_weight_gradient_has_a_shape_that_fits_a_block(is_tied, images):
     for size, inputs, outputs in _LAYERS:
-        shape = layers.gradient_shape(size, inputs, outputs, is_tied=is_tied, images=images)
         for encoder, decoder in (
             (("ACT", "GRAD_POOL"), ("GRAD", "ACT_UP")),
             (("ACT_POOL", "GRAD"), ("GRAD", "ACT")),
         ):
+            shape = layers.gradient_shape(
+                size, inputs, outputs, encoder[0], is_tied=is_tied, images=images
+            )
             _, _, threads, shared = layers.weight_gradient_plan(
                 size, inputs, outputs, encoder, decoder if is_tied else None, shape
             )
             assert 32 <= threads <= 1024 and shared <= 222 * 1024
-        assert inputs % (16 * shape.warps_m) == 0
-        assert outputs % (8 * shape.nt * shape.warps_n) == 0
-        assert shape.pixels % (16 * shape.warps_k) == 0
+            assert inputs % (16 * shape.warps_m) == 0
+            assert outputs % (8 * shape.nt * shape.warps_n) == 0
+            assert shape.pixels % (16 * shape.warps_k) == 0
 
 
 def test_measured_shapes_are_of_layers_that_exist():

@@ -347,8 +347,10 @@ class _Pass:
         inputs, outputs = (max(16, width) for width in plan.widths[layer : layer + 2])
         size = plan.sizes[layer]
         decoder = self.decoder_pairs.get(layer)
+        taps = 1 if layer == 0 else 9
+        kind = encoder[0][0]
         shape = kernels.gradient_shape(
-            size, inputs, outputs, is_tied=decoder is not None, images=self.num
+            size, inputs, outputs, kind, is_tied=decoder is not None, images=self.num
         )
         kinds = [None if pair is None else (pair[0][0], pair[1][0]) for pair in (encoder, decoder)]
         assert kinds[0] is not None
@@ -357,7 +359,6 @@ class _Pass:
         tiles = -(-self.num // images) * (size // rows) * (size // columns)
         groups = inputs // (16 * shape.warps_m) * (outputs // (8 * shape.nt * shape.warps_n))
         blocks = max(1, min(tiles, kernel.resident_blocks // groups))
-        taps = 1 if layer == 0 else 9
         self.slabs[layer] = torch.empty(blocks, taps * inputs * outputs, device=self.images.device)
         kernel(
             (blocks, groups),

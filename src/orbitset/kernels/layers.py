@@ -133,10 +133,10 @@ def convolution_shape(
 
 
 def gradient_shape(
-    size: int, inputs: int, outputs: int, *, is_tied: bool, images: int
+    size: int, inputs: int, outputs: int, kind: Kind, *, is_tied: bool, images: int
 ) -> GradientShape:
-    """As measured, or a guess for layers that were not."""
-    measured = shapes.WEIGHT_GRADIENTS.get((size, inputs, outputs, is_tied))
+    """As measured, or a guess for layers that were not; the kind is that of the encoder's input."""
+    measured = shapes.WEIGHT_GRADIENTS.get((size, inputs, outputs, kind, is_tied))
     if measured is not None:
         return GradientShape(*measured[images >= shapes.MANY_IMAGES])
     warps_m, nt = min(inputs, 32) // 16, min(outputs, 32) // 8
