@@ -114,7 +114,7 @@ def fit(
     device = next(model.parameters()).device
     use_bfloat16 = in_bfloat16(precision, device)
     parameters = [*model.parameters(), *loss.parameters()]
-    optimizer = _adam(parameters, peak_learning_rate, adam_eps)
+    optimizer = adam(parameters, peak_learning_rate, adam_eps)
     step, monitor = 0, Monitor()
 
     if run is not None and resume and run.checkpoint.exists():
@@ -212,7 +212,7 @@ def fit(
     batches.position = step
 
 
-def _adam(parameters: list[nn.Parameter], rate: float, eps: float) -> torch.optim.Adam:
+def adam(parameters: list[nn.Parameter], rate: float, eps: float) -> torch.optim.Adam:
     """Adam; on a GPU as one kernel, with its learning rate there too, so that it can be replayed."""
     device = parameters[0].device
     is_cuda = device.type == "cuda"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.encoders.fused import FusedEncoder, why_not_fused
+from orbitset.errors import ConfigError
 from orbitset.training.monitors import Monitor
 
 Engine = Literal["auto", "reference", "fast"]
@@ -131,19 +132,28 @@ def choose_steps(
 ) -> tuple[Steps, str]:
     """The fastest way that is open to this training, and a word on which it is."""
     device = next(network.parameters()).device
-    parts = []
+    reasons = []
     chosen: type[Steps] = Steps
     if engine != "reference" and device.type == "cuda":
         reason = "float32 was asked for" if not use_bfloat16 else why_not_fused(network)
         if reason is None:
             network = FusedEncoder(network)  # type: ignore[arg-type]
-        parts.append("fused kernels" if reason is None else f"no fused kernels: {reason}")
+        else:
+            reasons.append(f"not fused, {reason}")
         if not getattr(loss, "is_replayable", False):
-            parts.append("not replayed: the loss does not say that it works on the GPU alone")
+            reasons.append("not replayed, the loss does not say that it works on the GPU alone")
         elif not hasattr(batches, "draw"):
-            parts.append("not replayed: the batches cannot be drawn ahead of time")
+            reasons.append("not replayed, the batches cannot be drawn ahead of time")
         else:
             chosen = ReplayedSteps
-            parts.append("replayed as a CUDA graph")
+    elif engine == "fast":
+        reasons.append("it needs an NVIDIA GPU")
+    if engine == "fast" and reasons:
+        raise ConfigError(
+            f"this training cannot take the fast way: {'; '.join(reasons)}",
+            hint="train.engine=auto takes what part of it there is",
+        )
     steps = chosen(network, loss, optimizer, batches, monitor, use_bfloat16=use_bfloat16)
-    return steps, "; ".join(parts) or "reference"
+    if engine == "reference" or device.type != "cuda":
+        return steps, "reference"
+    return steps, "; ".join(reasons) or "fused kernels, replayed as a CUDA graph"

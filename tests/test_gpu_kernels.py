@@ -1,0 +1,275 @@
+"""Kernels of our own held to plain torch code; run with -m gpu where there is a GPU."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from orbitset import kernels
+from orbitset.encoders import RectifyingEncoder
+from orbitset.encoders.fused import FusedEncoder, why_not_fused
+from orbitset.errors import ConfigError
+from orbitset.losses import (
+    LossConfig,
+    build_loss,
+    distance_matrix,
+    exemplar_loss,
+    mine,
+    objective,
+    triplet_loss,
+)
+from orbitset.orbits import AffineOrbits, AffineRanges, OrbitBatches, sample_affine, warp
+from orbitset.orbits.affine import warp_reference
+from orbitset.training import fit
+from orbitset.training.fit import adam
+from orbitset.training.monitors import Monitor
+from orbitset.training.steps import ReplayedSteps, choose_steps
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def _error(found, truth):
+    return ((found.double() - truth.double()).norm() / truth.double().norm()).item()
+
+
+def _model(size, channels, code_norm="none"):
+    torch.manual_seed(0)
+    model = RectifyingEncoder(
+        size_px=size, channels=channels, code_size=64, code_norm=code_norm
+    ).cuda()
+    with torch.no_grad():  # norms that matter: scales of either sign, shifts
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.weight.uniform_(-0.3, 1.2)
+                module.bias.normal_(0, 0.3)
+    return model
+
+
+def _pass(model, run, images, pulls, *, uses_decoder):
+    model.zero_grad(set_to_none=True)
+    outputs = list(run(images)) if uses_decoder else [run(images)]
+    torch.autograd.backward(outputs, [p.to(o.dtype) for p, o in zip(pulls, outputs, strict=False)])
+    grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return [output.detach() for output in outputs], grads
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "num"),
+    [
+        (64, (16, 32, 64, 128), 7),
+        (64, (16, 32, 64, 128), 600),
+        (32, (16, 32), 5),
+        (32, (32, 32, 128), 33),
+        (16, (128, 16), 3),
+        (8, (64,), 2),
+    ],
+)
+@pytest.mark.parametrize("code_norm", ["none", "batch", "unit"])
+@pytest.mark.parametrize("uses_decoder", [True, False])
+def test_the_fused_network_is_as_near_the_truth_as_autocast(
+    size, channels, num, code_norm, uses_decoder
+):
+    """Truth: the same network in float64. Outputs, every gradient and the running statistics."""
+    if num == 600 and code_norm != "none":
+        pytest.skip("once is enough for the large batch")
+    model = _model(size, channels, code_norm)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    images = torch.rand(num, 1, size, size, device="cuda")
+    pulls = [torch.randn(num, 64, device="cuda"), torch.randn_like(images)]
+
+    exact = _model(size, channels, code_norm).double()
+    run = exact if uses_decoder else exact.encode
+    true_outputs, true_grads = _pass(exact, run, images.double(), pulls, uses_decoder=uses_decoder)
+
+    def autocast(x):
+        with torch.autocast("cuda", torch.bfloat16):
+            return model(x) if uses_decoder else model.encode(x)
+
+    outputs, grads = _pass(model, autocast, images, pulls, uses_decoder=uses_decoder)
+    statistics = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(before)
+    fused = FusedEncoder(model)
+    run = fused if uses_decoder else fused.encode
+    fused_outputs, fused_grads = _pass(model, run, images, pulls, uses_decoder=uses_decoder)
+
+    assert fused_grads.keys() == grads.keys()
+    for ours, theirs, truth in zip(fused_outputs, outputs, true_outputs, strict=True):
+        assert _error(ours, truth) <= 1.2 * _error(theirs, truth) + 1e-3
+    for name, truth in true_grads.items():
+        if truth.norm() > 1e-6 * len(images):
+            allowed = 1.5 * _error(grads[name], truth) + 4e-3
+            assert _error(fused_grads[name], truth) <= allowed, name
+    for name, value in statistics.items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=2e-2, atol=2e-3)
+
+
+def test_what_cannot_be_fused_says_why():
+    for settings, word in (
+        ({"channels": (8, 16)}, "channels"),
+        ({"pool": 4, "channels": (16,)}, "pooling"),
+        ({"in_channels": 3, "channels": (16,)}, "one channel"),
+        ({"size_px": 48, "channels": (16,)}, "canvases"),
+    ):
+        model = RectifyingEncoder(**{"size_px": 32, "code_size": 8} | settings).cuda()
+        assert word in why_not_fused(model)
+    with pytest.raises(ValueError, match="NVIDIA GPU"):
+        FusedEncoder(RectifyingEncoder(size_px=32, channels=(16,), code_size=8))
+
+
+@pytest.mark.parametrize("size_px", [(28, 28), (5, 9), (70, 64)])
+def test_the_warp_kernel_is_within_a_grey_level(size_px):
+    images = torch.randint(0, 256, (40, 3, *size_px), dtype=torch.uint8, device="cuda")
+    rows = torch.randint(0, 40, (90,), device="cuda")
+    params = sample_affine(90, AffineRanges(), torch.Generator().manual_seed(0)).cuda()
+    params[0, 3:] = 1e6  # far outside
+    ours = warp(images, params, 64, rows_B=rows)
+    assert (ours - warp_reference(images[rows], params, 64)).abs().max() < 1 / 255
+    assert (ours[0] == 0).all()
+
+
+def _batch(kind, num):
+    generator = torch.Generator().manual_seed(num)
+    codes = torch.randn(num, 24, generator=generator)
+    orbits = torch.randint(0, 9, (num,), generator=generator)
+    if kind == "ties":
+        codes = codes.round()
+    if kind == "one orbit":
+        orbits = torch.zeros_like(orbits)
+    if kind == "singletons":
+        orbits = torch.arange(num)
+    if kind == "duplicates":
+        codes[num // 2 :] = codes[: num - num // 2].clone()
+    return codes, orbits
+
+
+@pytest.mark.parametrize("variant", ["semihard-else-farthest", "semihard-nearest", "hardest"])
+@pytest.mark.parametrize("kind", ["random", "ties", "one orbit", "singletons", "duplicates"])
+@pytest.mark.parametrize("num", [2, 33, 300])
+def test_mined_triplets_loss_and_gradient_are_the_cpus(variant, kind, num):
+    assert kernels.are_available()
+    codes, orbits = _batch(kind, num)
+    distances = distance_matrix(codes)
+    found = []
+    for device in ("cpu", "cuda"):
+        mined = mine(distances.to(device), orbits.to(device), variant, margin=12.0)
+        leaf = codes.to(device).requires_grad_()
+        loss = triplet_loss(leaf, mined.triplets, margin=12.0, valid=mined.valid)
+        loss.backward()
+        found.append((mined.compact(), loss, leaf.grad))
+    (triplets, loss, grad), (gpu_triplets, gpu_loss, gpu_grad) = found
+    for ours, theirs in zip(gpu_triplets, triplets, strict=True):
+        assert torch.equal(ours.cpu(), theirs)
+    torch.testing.assert_close(gpu_loss.cpu(), loss, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gpu_grad.cpu(), grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_triplet_gradient_is_the_same_every_time():
+    codes, orbits = (part.cuda() for part in _batch("random", 300))
+    mined = mine(distance_matrix(codes), orbits, margin=12.0)
+    grads = []
+    for _ in range(3):
+        leaf = codes.clone().requires_grad_()
+        triplet_loss(leaf, mined.triplets, margin=12.0, valid=mined.valid).backward()
+        grads.append(leaf.grad)
+    assert torch.equal(grads[0], grads[1]) and torch.equal(grads[0], grads[2])
+
+
+def test_a_code_that_is_not_finite_makes_the_loss_so():
+    codes, orbits = (part.cuda() for part in _batch("random", 33))
+    codes[3, 5] = float("nan")
+    mined = mine(distance_matrix(codes), orbits, margin=12.0)
+    assert triplet_loss(codes, mined.triplets, margin=12.0, valid=mined.valid).isnan()
+
+
+@pytest.mark.parametrize("chunk_bytes", [2**30, 4 * 50 * 4])
+def test_the_exemplar_loss_on_a_gpu_is_close_to_float32(chunk_bytes):
+    torch.manual_seed(0)
+    codes, weight, bias = torch.randn(17, 8), torch.randn(50, 8), torch.randn(50)
+    orbit = torch.randint(0, 50, (17,))
+    on_cpu, on_gpu = (
+        [part.to(device).requires_grad_() for part in (codes, weight, bias)]
+        for device in ("cpu", "cuda")
+    )
+    expected = F.cross_entropy(F.linear(*on_cpu), orbit)
+    a, b, c = on_gpu
+    found = exemplar_loss(a, orbit.cuda(), b, c, chunk_bytes=chunk_bytes)
+    expected.backward()
+    found.backward()
+    torch.testing.assert_close(found.cpu(), expected, rtol=2e-3, atol=2e-3)
+    for ours, theirs in zip(on_gpu, on_cpu, strict=True):
+        assert _error(ours.grad.cpu(), theirs.grad) < 5e-3
+
+
+def _training(method, engine, steps=40, mode="fixed"):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (45, 1, 14, 14), dtype=torch.uint8, generator=generator)
+    orbits = AffineOrbits(
+        images.cuda(), torch.arange(45, device="cuda") % 5, canvas_px=32, members=9, mode=mode
+    )
+    batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
+    model = _model(32, (16, 32), "batch")
+    loss = build_loss(method, LossConfig(), code_size=64, num_orbits=45, default_margin=16.0)
+    monitor = Monitor()
+    taken, how = choose_steps(
+        engine,
+        model,
+        loss.cuda(),
+        adam([*model.parameters(), *loss.parameters()], 1e-4, 1e-12),
+        batches,
+        monitor,
+        use_bfloat16=True,
+    )
+    model.train()
+    losses = [taken(step)["loss"].clone() for step in range(steps)]
+    return taken, torch.stack(losses), monitor, how
+
+
+@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE"])
+def test_both_engines_give_the_same_losses_within_rounding(method):
+    """Over batches of two sizes and two numbers of members, most of them replayed."""
+    _, reference, _, _ = _training(method, "reference")
+    taken, fast, monitor, how = _training(method, "auto")
+    assert isinstance(taken, ReplayedSteps) and "fused" in how
+    assert sum(recorded is not None for recorded in taken._recorded.values()) >= 2
+    # rounding may change which negative is nearest, so single steps of mining methods wander a little
+    assert _error(fast[:3], reference[:3]) < 2e-2
+    assert _error(fast, reference) < 5e-2
+    means, steps = monitor.state
+    assert steps == 40
+    assert means["loss"] / 40 == pytest.approx(fast.mean().item(), rel=1e-4)
+
+
+def test_fresh_orbits_are_replayed_too():
+    _, reference, _, _ = _training("OE", "reference", mode="fresh")
+    taken, fast, _, _ = _training("OE", "auto", mode="fresh")
+    assert isinstance(taken, ReplayedSteps)
+    assert _error(fast, reference) < 3e-2
+
+
+def test_a_loss_that_promises_nothing_is_not_replayed_but_trained():
+    @objective()
+    def spread(codes, batch, rectified):
+        return {"loss": -codes.var(0).clamp(max=4).sum()}
+
+    orbits = AffineOrbits(torch.randint(0, 256, (20, 1, 14, 14), dtype=torch.uint8).cuda())
+    batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
+    model = RectifyingEncoder(code_size=32).cuda()
+    fit(model, spread, batches, steps=4)
+    with pytest.raises(ConfigError, match="does not say"):
+        fit(model, spread, batches, steps=4, engine="fast")
+
+
+def test_a_replayed_step_waits_for_nothing():
+    taken, _, _, _ = _training("OJ", "auto")
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(action="ignore"):
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        taken(0)
+        taken(1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
