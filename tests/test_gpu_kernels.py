@@ -17,6 +17,7 @@ from orbitset.losses import (
     exemplar_loss,
     mine,
     objective,
+    reconstruction_loss,
     triplet_loss,
 )
 from orbitset.orbits import AffineOrbits, AffineRanges, OrbitBatches, sample_affine, warp
@@ -156,7 +157,7 @@ def test_mined_triplets_loss_and_gradient_are_the_cpus(variant, kind, num):
     found = []
     for device in ("cpu", "cuda"):
         mined = mine(distances.to(device), orbits.to(device), variant, margin=12.0)
-        leaf = codes.to(device).requires_grad_()
+        leaf = codes.clone().to(device).requires_grad_()
         loss = triplet_loss(leaf, mined.triplets, margin=12.0, valid=mined.valid)
         loss.backward()
         found.append((mined.compact(), loss, leaf.grad))
@@ -185,13 +186,25 @@ def test_a_code_that_is_not_finite_makes_the_loss_so():
     assert triplet_loss(codes, mined.triplets, margin=12.0, valid=mined.valid).isnan()
 
 
+def test_squared_errors_and_their_gradient_are_the_cpus():
+    torch.manual_seed(0)
+    images, targets = torch.rand(5, 1, 9, 9), torch.rand(5, 1, 9, 9)
+    leaf, gpu_leaf = (images.clone().to(d).requires_grad_() for d in ("cpu", "cuda"))
+    loss = reconstruction_loss(leaf, targets)
+    gpu_loss = reconstruction_loss(gpu_leaf, targets.cuda())
+    (3 * loss).backward()
+    (3 * gpu_loss).backward()
+    torch.testing.assert_close(gpu_loss.cpu(), loss)
+    torch.testing.assert_close(gpu_leaf.grad.cpu(), leaf.grad)
+
+
 @pytest.mark.parametrize("chunk_bytes", [2**30, 4 * 50 * 4])
 def test_the_exemplar_loss_on_a_gpu_is_close_to_float32(chunk_bytes):
     torch.manual_seed(0)
     codes, weight, bias = torch.randn(17, 8), torch.randn(50, 8), torch.randn(50)
     orbit = torch.randint(0, 50, (17,))
     on_cpu, on_gpu = (
-        [part.to(device).requires_grad_() for part in (codes, weight, bias)]
+        [part.clone().to(device).requires_grad_() for part in (codes, weight, bias)]
         for device in ("cpu", "cuda")
     )
     expected = F.cross_entropy(F.linear(*on_cpu), orbit)

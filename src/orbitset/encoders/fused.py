@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from orbitset.encoders.rectifying import RectifyingEncoder
 from orbitset.kernels import layers as kernels
+from orbitset.kernels.nvrtc import compile_ahead
 from orbitset.losses.distances import products_in
 
 _WIDTHS = (16, 32, 64, 128)
@@ -49,6 +50,18 @@ _Pair = tuple[_Source, _Source]
 """Two operands whose product is a weight gradient: the one that is shifted and the one that is not."""
 
 
+def encoder_kinds(layer: int) -> kernels.Kinds:
+    """How an encoder's layer reads its input, and the gradient of its output."""
+    if layer % 2:
+        return "ACT", "GRAD_POOL"
+    return ("ACT_POOL" if layer else "IM2COL"), "GRAD"
+
+
+def decoder_kinds(layer: int) -> kernels.Kinds:
+    """How a decoder's layer reads the gradient of its output, and its input."""
+    return ("GRAD" if layer else "IM2COL"), ("ACT_UP" if layer % 2 else "ACT")
+
+
 class FusedEncoder(nn.Module):
     """A model's training pass, fused; shares the model's parameters and running statistics.
 
@@ -71,6 +84,7 @@ class FusedEncoder(nn.Module):
 
     def _run(self, images: Tensor, uses_decoder: bool) -> tuple[Tensor, Tensor]:
         self._model[0]._check(images)
+        self.plan.prepare(len(images), uses_decoder)
         parameters = self.plan.parameters(uses_decoder)
         outputs = _Network.apply(self.plan, images, uses_decoder, *parameters)
         return cast(tuple[Tensor, Tensor], outputs)
@@ -118,6 +132,38 @@ class _Plan:
         index = torch.cat(indices)
         self.indices = torch.where(index < 0, start, index).to(device)  # one zero lies at the end
         self.zero = torch.zeros(1, device=device)
+        self._prepared: set[tuple[bool, bool]] = set()
+
+    def prepare(self, num: int, uses_decoder: bool) -> None:
+        """Compile the kernels of all layers at once, before the first of them is needed."""
+        key = (num >= kernels.MANY_IMAGES, uses_decoder)
+        if key in self._prepared:
+            return
+        self._prepared.add(key)
+        sources = []
+        for layer in range(self.depth):
+            size = self.sizes[layer]
+            inputs, outputs = (max(16, width) for width in self.widths[layer : layer + 2])
+            into, out_of = encoder_kinds(layer)
+            passes: list[tuple[int, int, kernels.Kind, kernels.Output]] = [
+                (inputs, outputs, into, "STATS")
+            ]
+            if layer:
+                passes.append((outputs, inputs, out_of, "MASK" if layer % 2 else "MASK_POOL"))
+            decoder = decoder_kinds(layer) if uses_decoder else None
+            if decoder is not None:
+                passes.append((outputs, inputs, decoder[1], "STATS" if layer else "IMAGE"))
+                passes.append((inputs, outputs, decoder[0], "SUM_MASK" if layer % 2 else "MASK"))
+            for one, other, kind, output in passes:
+                shape = kernels.convolution_shape(size, one, other, kind, output, images=num)
+                sources.append(kernels.convolution_plan(size, one, other, kind, output, shape)[1])
+            cut = kernels.gradient_shape(
+                size, inputs, outputs, into, is_tied=uses_decoder, images=num
+            )
+            sources.append(
+                kernels.weight_gradient_plan(size, inputs, outputs, (into, out_of), decoder, cut)[1]
+            )
+        compile_ahead(sources)
 
     def parameters(self, uses_decoder: bool) -> list[Tensor]:
         """In the order in which gradients are given back."""
@@ -148,9 +194,8 @@ class _Pass:
         self.num = len(images)
         self.packed = plan.pack()
         num_norms = len(plan.norms) + (plan.depth if uses_decoder else 0)
-        self.sums = torch.zeros(
-            num_norms, 4, max(plan.widths), dtype=torch.float64, device=images.device
-        )
+        shape = (num_norms, 2, kernels.REPLICAS * 2 * max(plan.widths))
+        self.sums = torch.zeros(shape, dtype=torch.float64, device=images.device)
         self.y: list[Tensor] = []
         self.z: dict[int, Tensor] = {}
         self.slabs: dict[int, Tensor] = {}
@@ -242,7 +287,7 @@ class _Pass:
         plan = self.plan
         grad = grad_rectified
         for layer in range(plan.depth):
-            out_kind: kernels.Kind = "GRAD" if layer else "IM2COL"
+            out_kind = decoder_kinds(layer)[0]
             pre = self.z.get(layer)
             norm = self._decoder_norm(layer) if layer else None
             arriving = kernels.operand(grad, pre, norm)
@@ -265,7 +310,7 @@ class _Pass:
         target = kernels.operand(grad, self.y[last], self._norm(last))
         self._pointwise(plan.top, plan.widths[-1], "RAW", target, "MASK_POOL", target)
         for layer in range(last, -1, -1):
-            kind: kernels.Kind = "GRAD_POOL" if layer % 2 else "GRAD"
+            kind = encoder_kinds(layer)[1]
             arriving = kernels.operand(grad, self.y[layer], self._norm(layer))
             source = self._encoder_input(layer)
             self._weight_gradient(layer, (source, (kind, arriving)))
@@ -279,14 +324,14 @@ class _Pass:
             self._convolve(layer, kind, arriving, output, target, transposed=True)
 
     def _encoder_input(self, layer: int) -> _Source:
+        kind = encoder_kinds(layer)[0]
         if layer == 0:
-            return "IM2COL", kernels.operand(self.images)
-        source = kernels.operand(self.y[layer - 1], norm=self._norm(layer - 1))
-        return ("ACT" if layer % 2 else "ACT_POOL"), source
+            return kind, kernels.operand(self.images)
+        return kind, kernels.operand(self.y[layer - 1], norm=self._norm(layer - 1))
 
     def _decoder_input(self, layer: int) -> _Source:
         source = kernels.operand(self.z[layer + 1], norm=self._decoder_norm(layer + 1))
-        return ("ACT_UP" if layer % 2 else "ACT"), source
+        return decoder_kinds(layer)[1], source
 
     def _empty(self, size: int, width: int) -> Tensor:
         shape = (self.num, size, size, width)
@@ -301,12 +346,12 @@ class _Pass:
         return self._describe(plan.decoder_norms[layer], plan.depth + layer - 1, size)
 
     def _describe(self, norm: Any, place: int, size: int) -> kernels.Norm:
-        sums = self.sums[place].flatten()
+        sums, grad_sums = self.sums[place]
         return kernels.Norm(
             norm.weight.data_ptr(),
             norm.bias.data_ptr(),
             sums.data_ptr(),
-            sums[2 * norm.num_features :].data_ptr(),
+            grad_sums.data_ptr(),
             self.num * size * size,
             norm.eps,
         )
@@ -381,7 +426,8 @@ class _Pass:
             target = kernels.operand(target)
         kernel = kernels.pointwise(size, width, kind, output)
         blocks = -(-self.num * size * size * width // 8 // kernel.threads)
-        kernel((min(blocks, kernel.resident_blocks), 1), source, target, ctypes.c_int(self.num))
+        few = min(blocks, kernel.resident_blocks // 4)  # more would only wait for each other's sums
+        kernel((max(1, few), 1), source, target, ctypes.c_int(self.num))
 
     def _sum_slabs(self) -> list[Tensor]:
         grads, rows, first = [], [], 0

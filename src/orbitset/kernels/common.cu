@@ -10,11 +10,21 @@ typedef long long i64;
 struct Norm {
   const float* gamma;
   const float* beta;
-  double* sums;       // [2][C]: of y, of y * y
-  double* grad_sums;  // [2][C]: of g, of g * y, g being the gradient after ReLU's mask
+  double* sums;       // [REPLICAS][2][C]: of y, of y * y
+  double* grad_sums;  // the same of g, of g * y, g being the gradient after ReLU's mask
   float count;        // pixels in the batch
   float eps;
 };
+
+// So many sums are kept side by side, since blocks that add to the same one wait for each other.
+constexpr int REPLICAS = 4;
+
+__device__ __forceinline__ double total(const double* sums, int index, int channels) {
+  double sum = 0;
+#pragma unroll
+  for (int k = 0; k < REPLICAS; ++k) sum += sums[k * 2 * channels + index];
+  return sum;
+}
 
 // What a kernel reads: `values`, and where a gradient is read also `pre`, the output it belongs to.
 struct Operand {
@@ -94,14 +104,14 @@ struct Coefficients {
 
 template <bool HAS_GRAD>
 __device__ Coefficients coefficients(const Norm& norm, int channel, int channels) {
-  double mean = norm.sums[channel] / norm.count;
-  double variance = norm.sums[channels + channel] / norm.count - mean * mean;
+  double mean = total(norm.sums, channel, channels) / norm.count;
+  double variance = total(norm.sums, channels + channel, channels) / norm.count - mean * mean;
   double inverse = rsqrt((variance > 0 ? variance : 0) + double(norm.eps));
   double scale = norm.gamma[channel] * inverse;
   Coefficients c = {float(scale), float(norm.beta[channel] - mean * scale), 0, 0};
   if (HAS_GRAD) {
-    double g = norm.grad_sums[channel] / norm.count;
-    double gy = norm.grad_sums[channels + channel] / norm.count;
+    double g = total(norm.grad_sums, channel, channels) / norm.count;
+    double gy = total(norm.grad_sums, channels + channel, channels) / norm.count;
     double by_y = -scale * inverse * inverse * (gy - mean * g);
     c.by_y = float(by_y);
     c.constant = float(-scale * g - by_y * mean);
@@ -433,7 +443,7 @@ __device__ void add_sums(u8* shared, const Sums& sums, double* to) {
     for (int t = channel / 8 + part * GROUPS; t < THREADS; t += GROUPS * SHARE) sum += row[t];
 #pragma unroll
     for (int step = SHARE / 2; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffffu, sum, step, SHARE);
-    if (part == 0) atomicAdd(to + value, sum);
+    if (part == 0) atomicAdd(to + blockIdx.x % REPLICAS * VALUES + value, sum);
   }
 }
 

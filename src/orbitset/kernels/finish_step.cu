@@ -55,11 +55,11 @@ struct AllNorms {
 extern "C" __global__ void __launch_bounds__(128) update_norms(const AllNorms all, int has_gradient) {
   const NormUpdate& u = all.norms[blockIdx.x];
   for (int c = threadIdx.x; c < u.channels; c += blockDim.x) {
-    double mean = u.norm.sums[c] / u.norm.count;
-    double variance = u.norm.sums[u.channels + c] / u.norm.count - mean * mean;
+    double mean = total(u.norm.sums, c, u.channels) / u.norm.count;
+    double variance = total(u.norm.sums, u.channels + c, u.channels) / u.norm.count - mean * mean;
     if (variance < 0) variance = 0;
     if (has_gradient) {
-      double g = u.norm.grad_sums[c], gy = u.norm.grad_sums[u.channels + c];
+      double g = total(u.norm.grad_sums, c, u.channels), gy = total(u.norm.grad_sums, u.channels + c, u.channels);
       u.beta_gradient[c] = float(g);
       u.gamma_gradient[c] = float((gy - mean * g) * rsqrt(variance + double(u.norm.eps)));
     } else {

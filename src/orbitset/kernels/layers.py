@@ -21,6 +21,9 @@ Output = Literal["STORE", "STATS", "MASK", "MASK_POOL", "SUM_MASK", "IMAGE"]
 
 _FOLDER = Path(__file__).parent
 MAX_LAYERS, MAX_NORMS = 16, 40
+MANY_IMAGES = shapes.MANY_IMAGES
+REPLICAS = 4
+"""Mirrors common.cu: how often the sums of a batch norm are kept."""
 _SHARED_BYTES = 96 * 1024
 """What a guessed shape may take, so that two blocks fit on a multiprocessor"""
 

@@ -9,6 +9,8 @@ import functools
 import hashlib
 import os
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,23 @@ def _log(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
     return log.value.decode(errors="replace")
 
 
+_known: dict[tuple[str, str], bytes] = {}
+
+
+def compile_ahead(sources: Iterable[str]) -> None:
+    """Compile several at once, for `Kernel` to find them done: the first time, that takes seconds."""
+    arch = _arch()
+    wanted = [source for source in set(sources) if (source, arch) not in _known]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        cubins = threads.map(lambda source: cached_cubin(source, arch), wanted)
+        _known.update(((source, arch), cubin) for source, cubin in zip(wanted, cubins, strict=True))
+
+
+def _arch() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
 def cached_cubin(source: str, arch: str) -> bytes:
     """As `compile_cubin`, but compiled once per machine."""
     key = repr((source, arch, nvrtc_version()))
@@ -119,8 +138,7 @@ class Kernel:
         shared_bytes: int = 0,
     ) -> None:
         torch.cuda.init()
-        major, minor = torch.cuda.get_device_capability()
-        cubin = cached_cubin(source, f"sm_{major}{minor}")
+        cubin = _known.get((source, _arch())) or cached_cubin(source, _arch())
         self.name, self.threads, self.shared_bytes = name, threads, shared_bytes
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         torch.cuda.current_stream()  # makes the context current

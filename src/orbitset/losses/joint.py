@@ -5,8 +5,10 @@ Shapes: N codes of k entries, N images of d pixel values.
 
 from typing import Literal, NamedTuple, get_args
 
+import torch
 from torch import Tensor
 
+from orbitset import kernels
 from orbitset.errors import check_choice
 from orbitset.losses.triplet import Reduction, triplet_terms
 
@@ -40,8 +42,18 @@ def reconstruction_loss(
             "give one target of the same size per image"
         )
     check_choice("reduction", reduction, get_args(Reduction))
-    squares_N = (images - targets).square().flatten(1).sum(1)
+    squares_N = _squared_errors(images, targets)
     return squares_N.mean() if reduction == "mean" else squares_N.sum()
+
+
+def _squared_errors(images: Tensor, targets: Tensor) -> Tensor:
+    is_plain = images.dtype == targets.dtype == torch.float32 and not targets.requires_grad
+    if images.is_cuda and is_plain and kernels.are_available():
+        from orbitset.kernels.squared_error import SquaredErrors
+
+        errors: Tensor = SquaredErrors.apply(images, targets)
+        return errors
+    return (images - targets).square().flatten(1).sum(1)
 
 
 def orbit_joint_loss(
