@@ -194,13 +194,19 @@ class OrbitBatches:
     def _pass_order(self, number: int) -> Tensor:
         if self._order is None or self._order[0] != number:
             order = torch.randperm(len(self.orbits), generator=stream("order", self.seed, number))
-            self._order = (number, order.to(self.orbits.device))
+            self._order = (number, self._on_device(order))
         return self._order[1]
 
     def _shuffled_members(self, epoch: int) -> Tensor:
         if self._shuffled is None or self._shuffled[0] != epoch:
             shape = (len(self.orbits), self.orbits.num_members)
             keys = torch.rand(shape, generator=stream("members", self.seed, epoch))
-            order = keys.to(self.orbits.device).argsort(dim=1, stable=True)
+            order = self._on_device(keys).argsort(dim=1, stable=True)
             self._shuffled = (epoch, order)
         return self._shuffled[1]
+
+    def _on_device(self, drawn: Tensor) -> Tensor:
+        """Copied without waiting for what the device is doing."""
+        if self.orbits.device.type == "cuda":
+            return drawn.pin_memory().to(self.orbits.device, non_blocking=True)
+        return drawn.to(self.orbits.device)
