@@ -10,8 +10,10 @@ import orbitset
 
 SOURCE = Path(orbitset.__file__).parent
 TESTS = Path(__file__).parent
-FOUNDATION = {"errors", "seeds", "files"}
+FOUNDATION = {"errors", "seeds", "files", "precision", "kernels"}
 ALLOWED = {
+    "precision": set(),
+    "kernels": {"files", "precision"},
     "errors": set(),
     "seeds": set(),
     "config": {"errors"},
@@ -56,7 +58,12 @@ def test_tests_mirror_the_source():
     tests = {p.relative_to(TESTS).as_posix() for p in TESTS.rglob("test_*.py")}
     sources = {p.relative_to(SOURCE) for p in SOURCE.rglob("*.py")}
     expected = {p.with_name(f"test_{p.name}").as_posix() for p in sources}
-    own = {"test_architecture.py", "test_gpu.py", "test_documentation.py"}
+    own = {
+        "test_architecture.py",
+        "test_gpu.py",
+        "test_gpu_kernels.py",
+        "test_documentation.py",
+    }
     assert tests - own <= expected, "a test file without a source file of its name"
 
 

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from orbitset import kernels
 from orbitset.encoders import RectifyingEncoder
-from orbitset.encoders.fused import FusedEncoder, why_not_fused
+from orbitset.encoders.fused import FusedEncoder
+from orbitset.encoders.fused_plan import why_not_fused
 from orbitset.errors import ConfigError
 from orbitset.losses import (
     LossConfig,

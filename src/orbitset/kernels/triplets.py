@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from orbitset.kernels.nvrtc import Kernel
-from orbitset.losses.distances import products_in
+from orbitset.precision import products_in
 
 _THREADS = 128
 _VARIANTS = {"semihard-else-farthest": 0, "semihard-nearest": 1, "hardest": 2}

@@ -7,11 +7,12 @@ Shapes: N and M codes of D entries, T pairs.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from orbitset.precision import products_in
 
 _CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**25}
 """Of codes looked at together: on a CPU what stays in a core's cache, on a GPU enough to fill it."""
@@ -111,15 +112,3 @@ def _chunks(codes_ND: Tensor, *parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
     num_bytes = _CHUNK_BYTES.get(codes_ND.device.type, 2**20)
     rows = max(1, num_bytes // max(1, codes_ND.shape[1] * codes_ND.element_size()))
     return zip(*(part.split(rows) for part in parts), strict=True)
-
-
-@contextmanager
-def products_in(precision: Literal["ieee", "tf32"], device: torch.device) -> Iterator[None]:
-    """Matrix products of float32 in exactly this precision on a GPU, whatever is set around; no autocast."""
-    products = torch.backends.cuda.matmul
-    before, products.fp32_precision = products.fp32_precision, precision
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        products.fp32_precision = before

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from orbitset.losses.distances import products_in
+from orbitset.precision import products_in
 
 CHUNK_BYTES = 2**29
 """Of scores held at once; a batch with more is taken a part at a time, and its scores are computed twice."""

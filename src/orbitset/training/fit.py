@@ -1,5 +1,6 @@
 """Training, as one loop to be read from top to bottom."""
 
+import functools
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class TrainConfig:
     """Evaluations during training, evenly spaced, besides the one before it."""
     checkpoint_every_s: float = 60.0
     precision: Precision = "auto"
-    """auto: bfloat16 convolutions on a GPU, float32 on a CPU"""
+    """auto: bfloat16 convolutions where the hardware has them, GPU or CPU, else float32"""
     engine: Engine = "auto"
     """auto: on a GPU fused kernels and a replayed step where they serve; reference: never"""
 
@@ -221,9 +222,18 @@ def adam(parameters: list[nn.Parameter], rate: float, eps: float) -> torch.optim
 
 
 def in_bfloat16(precision: Precision, device: torch.device) -> bool:
-    """Whether convolutions run in bfloat16: where asked for, and by default on a GPU."""
+    """Whether convolutions run in bfloat16: where asked for, and by default where that is fast."""
     check_choice("precision", precision, get_args(Precision))
-    return precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+    if precision != "auto":
+        return precision == "bfloat16"
+    return device.type == "cuda" or (device.type == "cpu" and _cpu_has_bfloat16())
+
+
+@functools.cache
+def _cpu_has_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself; others do it by way of float32, which is slower."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def _evaluate(

@@ -1,0 +1,130 @@
+"""What of a fused training pass does not change from batch to batch, and which models can have one."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orbitset.encoders.rectifying import RectifyingEncoder
+from orbitset.kernels import are_available
+from orbitset.kernels import layers as kernels
+from orbitset.kernels.nvrtc import compile_ahead
+
+_WIDTHS = (16, 32, 64, 128)
+_SHARED_BYTES = 227 * 1024
+"""What the measured shapes may ask of a multiprocessor."""
+
+
+def why_not_fused(model: RectifyingEncoder) -> str | None:
+    """What keeps a model from being fused, in words; None when nothing does."""
+    encoder = model.encoder
+    if next(model.parameters()).device.type != "cuda" or not are_available():
+        return "fused kernels need an NVIDIA GPU and its compiler"
+    if (
+        getattr(torch.cuda.get_device_properties(), "shared_memory_per_block_optin", 0)
+        < _SHARED_BYTES
+    ):
+        return f"fused kernels need {_SHARED_BYTES // 1024} KiB of shared memory, as Hopper has"
+    if model.in_channels != 1:
+        return "fused kernels take images of one channel"
+    if model.decoder.unpooling != "copy" or encoder.pool != 2:
+        return "fused kernels know pooling of 2 and un-pooling by copies only"
+    if any(width not in _WIDTHS for width in encoder.widths[1:]):
+        return f"fused kernels know layers of {', '.join(map(str, _WIDTHS))} channels only"
+    top = encoder.top_shape[1]
+    if model.size_px & (model.size_px - 1) or top < 2 or len(encoder.convs) > kernels.MAX_LAYERS:
+        return "fused kernels take canvases of 2, 4, 8 … pixels that end in at least 2 x 2"
+    return None
+
+
+def encoder_kinds(layer: int) -> kernels.Kinds:
+    """How an encoder's layer reads its input, and the gradient of its output."""
+    if layer % 2:
+        return "ACT", "GRAD_POOL"
+    return ("ACT_POOL" if layer else "IM2COL"), "GRAD"
+
+
+def decoder_kinds(layer: int) -> kernels.Kinds:
+    """How a decoder's layer reads the gradient of its output, and its input."""
+    return ("GRAD" if layer else "IM2COL"), ("ACT_UP" if layer % 2 else "ACT")
+
+
+class Plan:
+    """What does not change from batch to batch: layer shapes, and where weights go."""
+
+    def __init__(self, model: RectifyingEncoder) -> None:
+        encoder, decoder = model.encoder, model.decoder
+        self.model = model
+        self.widths = encoder.widths
+        self.depth = len(encoder.convs)
+        self.sizes = [model.size_px >> (layer // 2) for layer in range(self.depth)]
+        self.top = encoder.top_shape[1]
+        self.convs: list[Any] = list(encoder.convs)
+        self.norms: list[Any] = list(encoder.norms)
+        self.decoder_norms: list[Any] = [None, *decoder.norms, decoder.top_norm]
+        device = encoder.code.weight.device
+        indices: list[Tensor] = []
+        self.slices: list[slice] = []
+        start = first = 0
+        for layer in range(self.depth):
+            inputs, outputs = self.widths[layer : layer + 2]
+            for transposed in (False, True):
+                index = kernels.fragment_indices(inputs, outputs, transposed=transposed)
+                self.slices.append(slice(first, first + len(index)))
+                first += len(index)
+                indices.append(torch.where(index < 0, index, index + start))
+            start += 9 * inputs * outputs
+        index = torch.cat(indices)
+        self.indices = torch.where(index < 0, start, index).to(device)  # one zero lies at the end
+        self.zero = torch.zeros(1, device=device)
+        self._prepared: set[tuple[bool, bool]] = set()
+
+    def prepare(self, num: int, uses_decoder: bool) -> None:
+        """Compile the kernels of all layers at once, before the first of them is needed."""
+        key = (num >= kernels.MANY_IMAGES, uses_decoder)
+        if key in self._prepared:
+            return
+        self._prepared.add(key)
+        sources = []
+        for layer in range(self.depth):
+            size = self.sizes[layer]
+            inputs, outputs = (max(16, width) for width in self.widths[layer : layer + 2])
+            into, out_of = encoder_kinds(layer)
+            passes: list[tuple[int, int, kernels.Kind, kernels.Output]] = [
+                (inputs, outputs, into, "STATS")
+            ]
+            if layer:
+                passes.append((outputs, inputs, out_of, "MASK" if layer % 2 else "MASK_POOL"))
+            decoder = decoder_kinds(layer) if uses_decoder else None
+            if decoder is not None:
+                passes.append((outputs, inputs, decoder[1], "STATS" if layer else "IMAGE"))
+                passes.append((inputs, outputs, decoder[0], "SUM_MASK" if layer % 2 else "MASK"))
+            for one, other, kind, output in passes:
+                shape = kernels.convolution_shape(size, one, other, kind, output, images=num)
+                sources.append(kernels.convolution_plan(size, one, other, kind, output, shape)[1])
+            cut = kernels.gradient_shape(
+                size, inputs, outputs, into, is_tied=uses_decoder, images=num
+            )
+            sources.append(
+                kernels.weight_gradient_plan(size, inputs, outputs, (into, out_of), decoder, cut)[1]
+            )
+        compile_ahead(sources)
+
+    def parameters(self, uses_decoder: bool) -> list[Tensor]:
+        """In the order in which gradients are given back."""
+        model = self.model
+        given = [conv.weight for conv in self.convs]
+        given += [p for norm in self.norms for p in (norm.weight, norm.bias)]
+        given += [model.encoder.code.weight, model.encoder.code.bias]
+        if model.batch_norm is not None:
+            given += [model.batch_norm.weight, model.batch_norm.bias]
+        if uses_decoder:
+            given += [p for norm in self.decoder_norms[1:] for p in (norm.weight, norm.bias)]
+            given.append(model.decoder.bias)
+        return given
+
+    def pack(self) -> list[Tensor]:
+        """The convolutions' weights as the tensor cores want them: forward and transposed, by layer."""
+        flat = [conv.weight.detach().permute(0, 2, 3, 1).reshape(-1) for conv in self.convs]
+        packed = torch.cat([*flat, self.zero]).index_select(0, self.indices).bfloat16()
+        return [packed[part] for part in self.slices]

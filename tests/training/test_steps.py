@@ -1,0 +1,71 @@
+import sys
+
+import pytest
+import torch
+
+from orbitset.encoders import RectifyingEncoder
+from orbitset.errors import ConfigError
+from orbitset.losses import LossConfig, build_loss, objective
+from orbitset.orbits import AffineOrbits, OrbitBatches
+from orbitset.training.fit import adam, fit, in_bfloat16
+from orbitset.training.monitors import Monitor
+from orbitset.training.steps import Steps, choose_steps, train_step
+
+
+def _parts():
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (12, 1, 8, 8), dtype=torch.uint8)
+    batches = OrbitBatches(
+        AffineOrbits(images, canvas_px=16, members=5), orbits_per_batch=4, members_per_batch=2
+    )
+    model = RectifyingEncoder(size_px=16, channels=(4,), code_size=8)
+    loss = build_loss("OJ", LossConfig(), code_size=8, num_orbits=12)
+    return model, loss, adam(list(model.parameters()), 1e-3, 1e-12), batches
+
+
+def test_steps_are_train_step_on_one_batch_after_another():
+    model, loss, optimizer, batches = _parts()
+    expected = [
+        train_step(model, loss, optimizer, batches.batch(i), use_bfloat16=False)[0]["loss"].item()
+        for i in range(3)
+    ]
+    model, loss, optimizer, batches = _parts()
+    monitor = Monitor()
+    steps, how = choose_steps("auto", model, loss, optimizer, batches, monitor, use_bfloat16=False)
+    assert type(steps) is Steps and how == "reference"
+    assert [steps(i)["loss"].item() for i in range(3)] == expected
+    assert monitor.means()["loss"] == pytest.approx(sum(expected) / 3)
+
+
+def test_the_fast_engine_is_refused_where_there_is_none():
+    model, loss, _, batches = _parts()
+    with pytest.raises(ConfigError, match="cannot take the fast way: it needs an NVIDIA GPU"):
+        fit(model, loss, batches, steps=1, engine="fast")
+
+
+@pytest.mark.parametrize(
+    ("mining", "is_replayable"),
+    [("semihard-else-farthest", True), ("batch-hard", True), ("semihard-random", False),
+     ("all", False), ("semihard", False)],
+)  # fmt: skip
+def test_only_what_works_on_the_device_alone_may_be_replayed(mining, is_replayable):
+    for method in ("OJ", "OT", "ST"):
+        loss = build_loss(method, LossConfig(mining=mining), code_size=8, num_orbits=4)
+        assert loss.is_replayable is is_replayable
+
+
+def test_a_users_loss_is_not_replayed_unless_it_promises():
+    def function(codes, batch, rectified):
+        return {"loss": codes.sum()}
+
+    assert not objective()(function).is_replayable
+    assert objective(is_replayable=True)(function).is_replayable
+
+
+def test_auto_precision_asks_the_cpu(monkeypatch):
+    cpu = torch.device("cpu")
+    for has in (True, False):
+        module = sys.modules["orbitset.training.fit"]  # its name is also that of the function
+        monkeypatch.setattr(module, "_cpu_has_bfloat16", lambda has=has: has)
+        assert in_bfloat16("auto", cpu) is has
+        assert in_bfloat16("bfloat16", cpu) and not in_bfloat16("float32", cpu)
