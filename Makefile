@@ -24,6 +24,8 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/mining.py
+	$(BIN)/python benchmarks/training.py --device cpu
+	$(BIN)/python benchmarks/scaling.py --device cpu
 
 docs: $(VENV)/.docs
 	$(BIN)/python docs/generate.py

@@ -156,7 +156,7 @@ def requirements(curves: dict[str, Any]) -> list[dict[str, Any]]:
     return asked
 
 
-def plot(curves: dict[str, Any], device: str, path: Path) -> None:
+def plot(curves: dict[str, Any], hardware: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -172,7 +172,8 @@ def plot(curves: dict[str, Any], device: str, path: Path) -> None:
         axes.set_ylabel(label)
         axes.grid(True, which="both", alpha=0.2)
         axes.legend(title="fitted exponent", frameon=False)
-    figure.suptitle("on a GPU" if device == "cuda" else "on a CPU")
+    cpu = f"{hardware['cores']} cores of {hardware['cpu']}"
+    figure.suptitle(f"Cost against size on {hardware.get('gpu') or cpu}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
@@ -207,7 +208,7 @@ def main() -> int:
     record.print_requirements(results["requirements"])
     record.write(options.out or record.RESULTS / f"scaling-{options.device}.json", results)
     image = record.HERE.parent / "docs" / "images" / f"scaling-{options.device}.png"
-    plot(curves, options.device, options.plot or image)
+    plot(curves, results["hardware"], options.plot or image)
     return 0
 
 

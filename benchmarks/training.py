@@ -21,7 +21,7 @@ from orbitset.encoders import RectifyingEncoder
 from orbitset.losses import LossConfig, build_loss
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.orbits.affine import AffineRanges, sample_affine, warp_reference
-from orbitset.training.fit import adam
+from orbitset.training.fit import adam, in_bfloat16
 from orbitset.training.monitors import Monitor
 from orbitset.training.steps import choose_steps
 
@@ -63,7 +63,7 @@ def ours(method: str, engine: str, batch: int, num: int, device: str) -> tuple[S
         adam([*model.parameters(), *loss.parameters()], 1e-3, 1e-12),
         batches,
         Monitor(),
-        use_bfloat16=device == "cuda",
+        use_bfloat16=in_bfloat16("auto", torch.device(device)),
     )
     model.train()
     position = 0
@@ -169,7 +169,9 @@ def on_device(batch: int, num: int, device: str) -> Iterator[Any]:
         yield moved, warp_reference(rows, identity.expand(batch, 5), CANVAS_PX), orbit
 
 
-def theirs(items: Iterator[Any], model: nn.Module, device: str) -> Step:
+def theirs(
+    items: Iterator[Any], model: nn.Module, device: str, *, use_bfloat16: bool = True
+) -> Step:
     """The joint loss from pytorch-metric-learning's parts: triplets and a squared error."""
     from pytorch_metric_learning.distances import LpDistance
     from pytorch_metric_learning.losses import TripletMarginLoss
@@ -183,7 +185,7 @@ def theirs(items: Iterator[Any], model: nn.Module, device: str) -> Step:
 
     def step() -> int:
         images, canonical, orbit = (part.to(device, non_blocking=True) for part in next(items))
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        with torch.autocast(device, torch.bfloat16, enabled=use_bfloat16):
             codes, rectified = model(images.contiguous(memory_format=torch.channels_last))
         found = triplet(codes, orbit, miner(codes, orbit))
         error = (rectified - canonical).square().flatten(1).sum(1).mean()
@@ -248,14 +250,19 @@ def main() -> int:
         for method in METHODS if is_gpu else ("OJ",):
             step, how = ours(method, "auto", batch, num, options.device)
             # on a GPU the first steps of every size of batch are not typical
+            if not is_gpu:
+                how += ", bfloat16" if in_bfloat16("auto", torch.device("cpu")) else ", float32"
             measure("orbitset", batch, method, how, step, warm_up=250 if is_gpu else 1)
         if is_gpu:
             step, how = ours("OJ", "reference", batch, num, options.device)
             measure("orbitset, reference", batch, "OJ", how, step)
         workers = options.workers or torch.get_num_threads()
-        for count in (workers,) if is_gpu else (0, 1):
+        is_bfloat16 = in_bfloat16("auto", torch.device(options.device))
+        on_cpu = [(0, is_bfloat16), (1, is_bfloat16), *([(0, False)] if is_bfloat16 else [])]
+        for count, use_bfloat16 in [(workers, True)] if is_gpu else on_cpu:
             items, how = loaded(batch, num, count)
-            step = theirs(items, network(options.device), options.device)
+            step = theirs(items, network(options.device), options.device, use_bfloat16=use_bfloat16)
+            how += ", bfloat16" if use_bfloat16 else ", float32"
             measure(PEER, batch, "OJ", how, step, warm_up=10 if is_gpu else 1)
         if is_gpu and not options.no_compile:
             model = torch.compile(network(options.device))
