@@ -5,25 +5,20 @@ torch: each side of a comparison lives in a process of its own, and the two take
 """
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
 import resource
-import statistics
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
-HERE = Path(__file__).resolve().parent
+import record
+
 SEED, MARGIN, NUM_ENTRIES, NUM_MEMBERS, NUM_CLASSES = 0, 0.2, 1024, 4, 10
 LIMIT_S, LIMIT_GIB = 120, 16
 PAST_TIME, PAST_MEMORY = f"ran past {LIMIT_S} s", f"needs more than {LIMIT_GIB} GiB"
@@ -255,21 +250,21 @@ def measure(task: Task, batch: Batch, repeats: int) -> dict[str, Any]:
 def summary(side: Side, worker: Worker | None) -> dict[str, float | None]:
     if worker is None or worker.failure:
         return {side: None, f"{side}_iqr": None, f"{side}_extra_mib": None}
-    low, median, high = statistics.quantiles(worker.times_s, n=4, method="inclusive")
+    median, spread = record.median_and_spread(worker.times_s)
     return {
         side: round(1000 * median, 3),
-        f"{side}_iqr": round(1000 * (high - low), 3),
+        f"{side}_iqr": round(1000 * spread, 3),
         f"{side}_extra_mib": round(worker.extra_mib, 1),
     }
 
 
-def check_memory(record: dict[str, Any]) -> None:
+def check_memory(result: dict[str, Any]) -> None:
     """Note what the memory figure says of a tensor of known size, and torch's own settings."""
     worker = Worker(None, "ours", Batch(TINY))
     worker.run()
     worker.close()
-    record["hardware"]["torch_threads"] = worker.num_threads
-    record["memory_check"] = {"allocated_mib": 64, "measured_mib": round(worker.extra_mib or 0, 1)}
+    result["hardware"]["torch_threads"] = worker.num_threads
+    result["memory_check"] = {"allocated_mib": 64, "measured_mib": round(worker.extra_mib or 0, 1)}
 
 
 def requirements(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -338,27 +333,11 @@ def label(row: dict[str, Any]) -> str:
     return f"{row['name']:17}{SHORT[row['peer']]:5}{batch}"
 
 
-def environment() -> dict[str, Any]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        cpu = platform.processor()
-    memory_gib = round(os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    hardware = {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": memory_gib}
-    hardware["system"] = f"{platform.system()} {platform.machine()}"
-    names = ("orbitset", "torch", "numpy", PML, ST)
-    versions = {"python": platform.python_version()} | {name: version(name) for name in names}
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    found = subprocess.run(describe, cwd=HERE, capture_output=True, text=True)
-    return {"hardware": hardware, "versions": versions, "commit": found.stdout.strip() or None}
-
-
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[256, 1024, 4096], metavar="B")
     parser.add_argument("--repeats", type=int, default=15, help="timed calls at most, at least 3")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "latest.json")
+    parser.add_argument("--out", type=Path, default=record.RESULTS / "mining-cpu.json")
     options = parser.parse_args(arguments)
     if any(num < TINY or num % NUM_MEMBERS for num in options.sizes):
         parser.error(f"--sizes must be multiples of {NUM_MEMBERS} from {TINY} up")
@@ -367,32 +346,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    try:
-        record = environment()
-    except PackageNotFoundError as missing:
-        print(f"error: {missing.name} is not installed", file=sys.stderr)
+    result = record.environment("orbitset", PML, ST)
+    if absent := [name for name, found in result["versions"].items() if found is None]:
+        print(f"error: {', '.join(absent)} not installed", file=sys.stderr)
         print("\nhint: pip install -e '.[bench]', or use `make bench`", file=sys.stderr)
         return 1
-    record["command"] = " ".join(["python benchmarks/mining.py", *sys.argv[1:]])
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    record |= {"started_at": started_at, "seed": SEED, "margin": MARGIN}
-    check_memory(record)
+    result |= {"seed": SEED, "margin": MARGIN}
+    check_memory(result)
     small = [num for num in options.sizes if num <= 1024]
     batches = [Batch(num) for num in options.sizes]
     batches += [Batch(num, is_classes=True) for num in small]
     batches += [Batch(num, is_unit=True) for num in small]
-    rows = record["rows"] = []
+    rows = result["rows"] = []
     for batch in batches:
         for task in TASKS:
             print(label(vars(task) | {"size": batch.size()}), file=sys.stderr, flush=True)
             rows.append(measure(task, batch, options.repeats))
-    record["requirements"] = requirements(rows)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
+    result["requirements"] = requirements(rows)
+    record.write(options.out, result)
     print_table(rows)
-    for asked in record["requirements"]:
-        state = {True: "met", False: "NOT met", None: "not measured"}[asked["met"]]
-        print(f"{asked['text']}: {state}", *asked["missed_by"], sep="\n    missed by ")
+    record.print_requirements(result["requirements"])
     return 1 if any(row["agrees"] is False for row in rows) else 0
 
 

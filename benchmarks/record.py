@@ -42,13 +42,15 @@ def environment(*packages: str) -> dict[str, Any]:
 
 
 def commit() -> str | None:
+    """What is checked out; a copy without its history is told by ORBITSET_COMMIT."""
+    if told := os.environ.get("ORBITSET_COMMIT"):
+        return told
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         found = subprocess.run(describe, cwd=HERE, capture_output=True, text=True)
-        found_commit = found.stdout.strip()
     except OSError:
-        found_commit = ""
-    return found_commit or os.environ.get("ORBITSET_COMMIT")
+        return None
+    return found.stdout.strip() or None
 
 
 def median_and_spread(values: Iterable[float]) -> tuple[float, float]:
