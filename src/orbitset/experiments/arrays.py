@@ -82,4 +82,5 @@ def principal_components(codes_ND: Tensor, most: int) -> Tensor:
     """
     centred = (codes_ND - codes_ND.mean(0)).double()
     directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :most]
-    return (centred @ directions).to(codes_ND.dtype)
+    projected: Tensor = centred @ directions
+    return projected.to(codes_ND.dtype)
