@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from orbitset import kernels
+from orbitset.config import with_settings
 from orbitset.encoders import RectifyingEncoder
 from orbitset.encoders.fused import FusedEncoder
-from orbitset.encoders.fused_plan import why_not_fused
 from orbitset.errors import ConfigError
+from orbitset.experiments import affine_digits, train
 from orbitset.losses import (
     LossConfig,
     build_loss,
@@ -23,9 +24,11 @@ from orbitset.losses import (
 )
 from orbitset.orbits import AffineOrbits, AffineRanges, OrbitBatches, sample_affine, warp
 from orbitset.orbits.affine import warp_reference
+from orbitset.runs import Run
 from orbitset.training import fit
 from orbitset.training.fit import adam
 from orbitset.training.monitors import Monitor
+from orbitset.training.progress import Silent
 from orbitset.training.steps import ReplayedSteps, choose_steps
 
 pytestmark = [
@@ -109,17 +112,46 @@ def test_the_fused_network_is_as_near_the_truth_as_autocast(
         torch.testing.assert_close(model.state_dict()[name], value, rtol=2e-2, atol=2e-3)
 
 
-def test_what_cannot_be_fused_says_why():
-    for settings, word in (
-        ({"channels": (8, 16)}, "channels"),
-        ({"pool": 4, "channels": (16,)}, "pooling"),
-        ({"in_channels": 3, "channels": (16,)}, "one channel"),
-        ({"size_px": 48, "channels": (16,)}, "canvases"),
-    ):
-        model = RectifyingEncoder(**{"size_px": 32, "code_size": 8} | settings).cuda()
-        assert word in why_not_fused(model)
-    with pytest.raises(ValueError, match="NVIDIA GPU"):
-        FusedEncoder(RectifyingEncoder(size_px=32, channels=(16,), code_size=8))
+def test_a_nan_is_not_lost_in_the_fused_network():
+    model = _model(32, (16, 32))
+    images = torch.rand(4, 1, 32, 32, device="cuda")
+    images[1, 0, 5, 5] = float("nan")
+    codes, rectified = FusedEncoder(model)(images)
+    assert codes.isnan().any() and rectified.isnan().any()
+
+
+def test_the_fused_pass_goes_back_once_and_only_in_training():
+    model = _model(32, (16, 32))
+    images = torch.rand(4, 1, 32, 32, device="cuda")
+    fused = FusedEncoder(model)
+    codes, _ = fused(images)
+    codes.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="once only"):
+        codes.sum().backward()
+    model.eval()
+    with pytest.raises(RuntimeError, match="for training"):
+        fused(images)
+
+
+def test_weights_that_are_not_channels_last_get_their_own_gradients():
+    images = torch.rand(4, 1, 32, 32, device="cuda")
+    grads = []
+    for layout in (torch.channels_last, torch.contiguous_format):
+        model = _model(32, (16, 32))
+        for conv in model.encoder.convs:
+            conv.weight.data = conv.weight.data.contiguous(memory_format=layout)
+        FusedEncoder(model)(images)[0].square().sum().backward()
+        grads.append([conv.weight.grad for conv in model.encoder.convs])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_more_images_are_warped_than_a_grid_is_high():
+    images = torch.randint(0, 256, (3, 1, 4, 4), dtype=torch.uint8, device="cuda")
+    rows = torch.arange(70_000, device="cuda") % 3
+    params = torch.tensor([[0.0, 0.0, 1.0, 0.0, 0.0]], device="cuda").expand(70_000, 5)
+    made = warp(images, params, 4, rows_B=rows)
+    assert torch.equal(made[-1], made[(70_000 - 1) % 3])
 
 
 @pytest.mark.parametrize("size_px", [(28, 28), (5, 9), (70, 64)])
@@ -152,7 +184,7 @@ def _batch(kind, num):
 @pytest.mark.parametrize("kind", ["random", "ties", "one orbit", "singletons", "duplicates"])
 @pytest.mark.parametrize("num", [2, 33, 300])
 def test_mined_triplets_loss_and_gradient_are_the_cpus(variant, kind, num):
-    assert kernels.are_available()
+    assert kernels.are_available(torch.device("cuda", 0))
     codes, orbits = _batch(kind, num)
     distances = distance_matrix(codes)
     found = []
@@ -273,8 +305,32 @@ def test_a_loss_that_promises_nothing_is_not_replayed_but_trained():
     batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
     model = RectifyingEncoder(code_size=32).cuda()
     fit(model, spread, batches, steps=4)
-    with pytest.raises(ConfigError, match="does not say"):
+    with pytest.raises(ConfigError, match="did not promise"):
         fit(model, spread, batches, steps=4, engine="fast")
+
+
+def test_a_killed_fast_run_goes_on(tmp_path):
+    """Evaluations, checkpoints and a changing learning rate between replays; resumed half-way."""
+    settings = ["encoder.channels=16,32", "train.epochs=0.1", "train.engine=fast"]
+    settings += ["evaluation.test_images=100", "evaluation.tsne_points=0", "train.evaluations=4"]
+    config = with_settings(affine_digits("OJ"), settings)
+    whole, cut = Run(tmp_path / "whole"), Run(tmp_path / "cut")
+    train(config, whole, device="cuda")
+
+    class Killed(Silent):
+        def note(self, text):
+            self.notes = getattr(self, "notes", 0) + 1
+
+        def update(self, step, images, terms):
+            if step > 60:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, cut, device="cuda", progress=Killed())
+    train(config, cut, device="cuda", resume=True)
+    ends = [run.records()[-1]["terms"]["loss"] for run in (whole, cut)]
+    assert ends[0] == pytest.approx(ends[1], rel=0.1)
+    assert [r["step"] for r in whole.records()] == [r["step"] for r in cut.records()]
 
 
 def test_a_replayed_step_waits_for_nothing():

@@ -1,11 +1,20 @@
 """Without a GPU only the refusal can be seen; the rest is in tests/test_gpu_kernels.py."""
 
+import re
+
 import pytest
 import torch
 
 from orbitset.encoders import RectifyingEncoder
-from orbitset.encoders.fused import FusedEncoder
-from orbitset.encoders.fused_plan import Plan, decoder_kinds, encoder_kinds
+from orbitset.encoders.fused import FusedEncoder, _Pass
+from orbitset.encoders.fused_plan import (
+    Plan,
+    decoder_kinds,
+    encoder_kinds,
+    why_other_network,
+    why_other_shape,
+)
+from orbitset.kernels import layers
 
 
 def test_a_model_on_the_cpu_says_why_it_has_no_fused_twin():
@@ -14,6 +23,44 @@ def test_a_model_on_the_cpu_says_why_it_has_no_fused_twin():
     assert twin is None and "NVIDIA GPU" in reason
     with pytest.raises(ValueError, match="NVIDIA GPU"):
         FusedEncoder(model)
+
+
+@pytest.mark.parametrize(
+    ("shape", "word"),
+    [
+        ((3, 32, (16, 16), 2, "copy"), "one channel"),
+        ((1, 32, (16, 16), 4, "copy"), "pooling"),
+        ((1, 32, (16, 16), 2, "switches"), "pooling"),
+        ((1, 32, (16, 24), 2, "copy"), "channels only"),
+        ((1, 48, (16, 16), 2, "copy"), "canvases"),
+        ((1, 4, (16, 16, 32, 32), 2, "copy"), "canvases"),
+    ],
+)
+def test_other_shapes_are_refused_in_words(shape, word):
+    assert word in why_other_shape(*shape)
+    assert why_other_shape(1, 64, (16, 16, 32, 32), 2, "copy") is None
+
+
+def test_other_networks_are_refused_in_words():
+    class Derived(RectifyingEncoder):
+        pass
+
+    def model(kind=RectifyingEncoder):
+        return kind(size_px=32, channels=(16,), code_size=8)
+
+    assert why_other_network(model()) is None
+    assert "derived" in why_other_network(model(Derived))
+    assert not model(Derived).is_replayable
+    frozen = model()
+    frozen.encoder.convs[0].weight.requires_grad_(False)
+    assert "all weights" in why_other_network(frozen)
+    assert "float32" in why_other_network(model().double())
+    watched = model()
+    watched.encoder.convs[0].register_forward_hook(lambda *_: None)
+    assert "hooks" in why_other_network(watched)
+    cumulative = model()
+    cumulative.encoder.norms[0].momentum = None
+    assert "momentum" in why_other_network(cumulative)
 
 
 def test_layers_read_what_the_layers_before_them_leave():
@@ -42,3 +89,40 @@ def test_parameters_are_those_the_pass_has_gradients_for(uses_decoder):
     (codes.square().sum() + rectified.sum()).backward()
     with_gradient = {id(p) for p in model.parameters() if p.grad is not None}
     assert {id(p) for p in Plan(model).parameters(uses_decoder)} == with_gradient
+
+
+class _Launched:
+    """Stands in for a kernel: notes that it was launched, and with what grid."""
+
+    log: list = []
+
+    def __init__(self, text, name, *, threads, shared_bytes=0):
+        self.text, self.name, self.threads, self.resident_blocks = text, name, threads, 264
+
+    def __call__(self, grid, *arguments):
+        assert min(grid) >= 1 and all(argument is not None for argument in arguments)
+        self.log.append(self.text)
+
+
+@pytest.mark.parametrize("uses_decoder", [True, False])
+@pytest.mark.parametrize("code_norm", ["none", "batch", "unit"])
+def test_the_pass_launches_what_the_plan_compiles(uses_decoder, code_norm, monkeypatch):
+    """On a CPU with kernels that do nothing: every gradient has the shape of its parameter."""
+    for factory in (layers.convolution, layers.weight_gradient, layers.pointwise):
+        factory.cache_clear()
+    layers.finish_step.cache_clear()
+    monkeypatch.setattr(layers, "Kernel", _Launched)
+    monkeypatch.setattr(_Launched, "log", [])
+    model = RectifyingEncoder(size_px=32, channels=(16, 32), code_size=8, code_norm=code_norm)
+    plan, images = Plan(model), torch.rand(6, 1, 32, 32)
+    run = _Pass(plan, images, uses_decoder)
+    codes, rectified = run.forward()
+    assert codes.shape == (6, 8) and rectified.shape[:1] == ((6,) if uses_decoder else (0,))
+    grads = run.backward(torch.rand_like(codes), torch.rand_like(rectified))
+    parameters = plan.parameters(uses_decoder)
+    assert [g.shape for g in grads] == [p.shape for p in parameters]
+    layered = [text for text in _Launched.log if re.search("(convolution|weight_gradient)_", text)]
+    assert sorted(layered) == sorted(plan.sources(6, uses_decoder))
+    for factory in (layers.convolution, layers.weight_gradient, layers.pointwise):
+        factory.cache_clear()
+    layers.finish_step.cache_clear()

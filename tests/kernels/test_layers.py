@@ -1,4 +1,4 @@
-"""What of the kernels can be held to a reference without a GPU; the rest is in tests/test_gpu.py."""
+"""What of the kernels can be held to a reference without a GPU; the rest is in tests/test_gpu_kernels.py."""
 
 import itertools
 

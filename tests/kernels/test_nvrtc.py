@@ -1,5 +1,10 @@
-import pytest
+"""Kernels are compiled here, which takes no GPU; they are run in tests/test_gpu_kernels.py."""
 
+import pytest
+import torch
+
+from orbitset.encoders import RectifyingEncoder
+from orbitset.encoders.fused_plan import Plan
 from orbitset.kernels import layers, nvrtc
 
 
@@ -12,13 +17,37 @@ def _needs_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_kernels_compile_and_are_cached(tmp_path, monkeypatch):
-    shape = layers.convolution_shape(8, 16, 16, "ACT", "STATS")
-    _, source, _, _ = layers.convolution_plan(8, 16, 16, "ACT", "STATS", shape)
-    first = nvrtc.cached_cubin(source, "sm_90")
+@pytest.mark.parametrize(
+    ("settings", "num", "uses_decoder"),
+    [
+        ({}, 256, True),
+        ({}, 1024, False),
+        ({"size_px": 32, "channels": (32, 32, 128), "code_size": 8}, 16, True),
+    ],
+)
+def test_every_kernel_of_a_network_compiles(settings, num, uses_decoder):
+    """Its static assertions hold the plans made in Python to what the kernels assume."""
+    sources = Plan(RectifyingEncoder(**settings)).sources(num, uses_decoder)
+    nvrtc.compile_ahead(sources, "sm_90")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_the_other_kernels_compile(arch):
+    for file in ("warp.cu", "triplets.cu", "squared_error.cu"):
+        assert nvrtc.compile_cubin(nvrtc.source(file, {"THREADS": 128}), arch)
+    assert nvrtc.compile_cubin(layers.finish_step_source(), arch)
+    for kind, output in (
+        ("ACT_POOL", "STORE"), ("RAW", "STATS"), ("GRAD", "STORE"), ("RAW", "MASK_POOL"),
+    ):  # fmt: skip
+        assert nvrtc.compile_cubin(layers.pointwise(4, 128, kind, output).text, arch)
+
+
+def test_what_was_compiled_is_found_again(tmp_path, monkeypatch):
+    text = nvrtc.source("warp.cu", {"THREADS": 128})
+    first = nvrtc.cached_cubin(text, "sm_90")
     assert len(list(tmp_path.rglob("*.cubin"))) == 1
     monkeypatch.setattr(nvrtc, "compile_cubin", lambda *_: pytest.fail("compiled again"))
-    assert nvrtc.cached_cubin(source, "sm_90") == first
+    assert nvrtc.cached_cubin(text, "sm_90") == first
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
@@ -28,5 +57,14 @@ def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
 
 
 def test_errors_are_the_compilers():
-    with pytest.raises(nvrtc.CompileError, match="identifier"):
+    with pytest.raises(nvrtc.CompileError, match="nonsense"):
         nvrtc.compile_cubin("nonsense", "sm_90")
+
+
+def test_a_kernel_is_given_no_memory_of_another_kind():
+    cpu = torch.device("cpu")
+    assert nvrtc.pointer(None, torch.float32, cpu).value is None
+    assert nvrtc.pointer(torch.zeros(2), torch.float32, cpu).value
+    for tensor in (torch.zeros(2, dtype=torch.int32), torch.zeros(2, 2).T[:1]):
+        with pytest.raises(ValueError, match="takes contiguous torch.int64"):
+            nvrtc.pointer(tensor, torch.int64, cpu)

@@ -41,6 +41,15 @@ def test_monitor_counts_bad_steps_from_where_it_went_on():
         monitor.check()
 
 
+def test_terms_are_told_by_their_names_and_must_stay_the_same():
+    monitor = Monitor()
+    monitor.watch({"loss": torch.tensor(1.0), "a": torch.tensor(2.0)})
+    monitor.watch({"a": torch.tensor(2.0), "loss": torch.tensor(1.0)})
+    assert monitor.state[0] == {"loss": 2.0, "a": 4.0}
+    with pytest.raises(ValueError, match="the same ones at every step"):
+        monitor.watch({"loss": torch.tensor(1.0)})
+
+
 def _watch(monitor, values):
     for value in values:
         monitor.watch({"loss": torch.tensor(value)})

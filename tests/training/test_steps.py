@@ -3,6 +3,7 @@ import sys
 import pytest
 import torch
 
+from orbitset import kernels
 from orbitset.encoders import RectifyingEncoder
 from orbitset.errors import ConfigError
 from orbitset.losses import LossConfig, build_loss, objective
@@ -37,6 +38,19 @@ def test_steps_are_train_step_on_one_batch_after_another():
     assert monitor.means()["loss"] == pytest.approx(sum(expected) / 3)
 
 
+def test_the_reference_engine_uses_no_kernels(monkeypatch):
+    model, loss, optimizer, batches = _parts()
+    monkeypatch.setattr(kernels, "are_available", lambda device: pytest.fail("was asked"))
+    steps, _ = choose_steps(
+        "reference", model, loss, optimizer, batches, Monitor(), use_bfloat16=False
+    )
+    seen = []
+    monkeypatch.setattr(batches, "batch", lambda i: seen.append(kernels._is_enabled) or whole(i))
+    whole = type(batches).batch.__get__(batches)
+    steps(0)
+    assert seen == [False] and kernels._is_enabled
+
+
 def test_the_fast_engine_is_refused_where_there_is_none():
     model, loss, _, batches = _parts()
     with pytest.raises(ConfigError, match="cannot take the fast way: it needs an NVIDIA GPU"):
@@ -52,6 +66,13 @@ def test_only_what_works_on_the_device_alone_may_be_replayed(mining, is_replayab
     for method in ("OJ", "OT", "ST"):
         loss = build_loss(method, LossConfig(mining=mining), code_size=8, num_orbits=4)
         assert loss.is_replayable is is_replayable
+
+
+def test_batches_promise_what_their_orbits_promise():
+    _, _, _, batches = _parts()
+    assert batches.is_replayable
+    batches.orbits = object()
+    assert not batches.is_replayable
 
 
 def test_a_users_loss_is_not_replayed_unless_it_promises():

@@ -32,12 +32,13 @@ class FusedEncoder(nn.Module):
     Call it as the model: `fused(images)` for codes and rectified images, `fused.encode(images)` for codes.
     """
 
+    is_replayable = True
+
     def __init__(self, model: RectifyingEncoder) -> None:
         super().__init__()
         reason = why_not_fused(model)
         if reason:
             raise ValueError(reason)
-        self._model = [model]  # in a list, so that its parameters are not registered twice
         self.plan = Plan(model)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,10 +48,14 @@ class FusedEncoder(nn.Module):
         return self._run(images, False)[0]
 
     def _run(self, images: Tensor, uses_decoder: bool) -> tuple[Tensor, Tensor]:
-        self._model[0]._check(images)
-        self.plan.prepare(len(images), uses_decoder)
-        parameters = self.plan.parameters(uses_decoder)
-        outputs = _Network.apply(self.plan, images, uses_decoder, *parameters)
+        model = self.plan.model
+        model.check(images)
+        if not model.training or images.requires_grad:
+            raise RuntimeError("the fused pass is for training and gives images no gradient")
+        with torch.cuda.device(images.device):
+            self.plan.prepare(len(images), uses_decoder)
+            parameters = self.plan.parameters(uses_decoder)
+            outputs = _Network.apply(self.plan, images, uses_decoder, *parameters)
         return cast(tuple[Tensor, Tensor], outputs)
 
 
@@ -65,7 +70,11 @@ class _Network(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_codes: Tensor, grad_rectified: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, *ctx.run.backward(grad_codes, grad_rectified)
+        run, ctx.run = ctx.run, None  # its sums are used up, and its memory is let go
+        if run is None:
+            raise RuntimeError("the fused pass can go back once only; add up the losses first")
+        with torch.cuda.device(grad_codes.device):
+            return None, None, None, *run.backward(grad_codes, grad_rectified)
 
 
 class _Pass:
@@ -201,10 +210,11 @@ class _Pass:
                 break
             below = self.y[layer - 1]
             size, width = plan.sizes[layer], plan.widths[layer]
-            grad = self._empty(size, width)
-            target = kernels.operand(grad, below, self._norm(layer - 1))
+            leaving = self._empty(size, width)
+            target = kernels.operand(leaving, below, self._norm(layer - 1))
             output: kernels.Output = "MASK" if layer % 2 else "MASK_POOL"
             self._convolve(layer, kind, arriving, output, target, transposed=True)
+            grad = leaving
 
     def _encoder_input(self, layer: int) -> _Source:
         kind = encoder_kinds(layer)[0]
@@ -315,7 +325,7 @@ class _Pass:
     def _sum_slabs(self) -> list[Tensor]:
         grads, rows, first = [], [], 0
         for layer, conv in enumerate(self.plan.convs):
-            grad = torch.empty_like(conv.weight)
+            grad = torch.empty_like(conv.weight, memory_format=torch.channels_last)
             outputs, inputs = conv.weight.shape[:2]
             slabs = self.slabs[layer]
             rows.append(

@@ -3,12 +3,12 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from orbitset.encoders.rectifying import RectifyingEncoder
 from orbitset.kernels import are_available
 from orbitset.kernels import layers as kernels
-from orbitset.kernels.nvrtc import compile_ahead
+from orbitset.kernels.nvrtc import arch_of, compile_ahead
 
 _WIDTHS = (16, 32, 64, 128)
 _SHARED_BYTES = 227 * 1024
@@ -18,21 +18,43 @@ _SHARED_BYTES = 227 * 1024
 def why_not_fused(model: RectifyingEncoder) -> str | None:
     """What keeps a model from being fused, in words; None when nothing does."""
     encoder = model.encoder
-    if next(model.parameters()).device.type != "cuda" or not are_available():
+    device = next(model.parameters()).device
+    if device.type != "cuda" or not are_available(device):
         return "fused kernels need an NVIDIA GPU and its compiler"
-    if (
-        getattr(torch.cuda.get_device_properties(), "shared_memory_per_block_optin", 0)
-        < _SHARED_BYTES
-    ):
+    properties = torch.cuda.get_device_properties(device)
+    if getattr(properties, "shared_memory_per_block_optin", 0) < _SHARED_BYTES:
         return f"fused kernels need {_SHARED_BYTES // 1024} KiB of shared memory, as Hopper has"
-    if model.in_channels != 1:
+    return why_other_network(model) or why_other_shape(
+        model.in_channels, model.size_px, encoder.widths[1:], encoder.pool, model.decoder.unpooling
+    )
+
+
+def why_other_network(model: RectifyingEncoder) -> str | None:
+    """What makes a model compute something else than the kernels do."""
+    if type(model) is not RectifyingEncoder:
+        return "only the paper's encoder is fused, not what is derived from it"
+    for module in model.modules():
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+            return "fused kernels call no hooks"
+        if isinstance(module, nn.BatchNorm2d) and (module.momentum is None or not module.affine):
+            return "fused kernels know batch norm with weights and a momentum only"
+    if any(p.dtype != torch.float32 or not p.requires_grad for p in model.parameters()):
+        return "fused kernels train all weights, in float32"
+    return None
+
+
+def why_other_shape(
+    in_channels: int, size_px: int, widths: tuple[int, ...], pool: int, unpooling: str
+) -> str | None:
+    """What keeps a network of this shape from being fused."""
+    if in_channels != 1:
         return "fused kernels take images of one channel"
-    if model.decoder.unpooling != "copy" or encoder.pool != 2:
+    if unpooling != "copy" or pool != 2:
         return "fused kernels know pooling of 2 and un-pooling by copies only"
-    if any(width not in _WIDTHS for width in encoder.widths[1:]):
+    if any(width not in _WIDTHS for width in widths):
         return f"fused kernels know layers of {', '.join(map(str, _WIDTHS))} channels only"
-    top = encoder.top_shape[1]
-    if model.size_px & (model.size_px - 1) or top < 2 or len(encoder.convs) > kernels.MAX_LAYERS:
+    is_power = size_px & (size_px - 1) == 0
+    if not is_power or size_px >> (len(widths) // 2) < 2 or len(widths) > kernels.MAX_LAYERS:
         return "fused kernels take canvases of 2, 4, 8 … pixels that end in at least 2 x 2"
     return None
 
@@ -82,9 +104,12 @@ class Plan:
     def prepare(self, num: int, uses_decoder: bool) -> None:
         """Compile the kernels of all layers at once, before the first of them is needed."""
         key = (num >= kernels.MANY_IMAGES, uses_decoder)
-        if key in self._prepared:
-            return
-        self._prepared.add(key)
+        if key not in self._prepared:
+            self._prepared.add(key)
+            compile_ahead(self.sources(num, uses_decoder), arch_of(self.indices.device))
+
+    def sources(self, num: int, uses_decoder: bool) -> list[str]:
+        """Of all layers' kernels, in both directions."""
         sources = []
         for layer in range(self.depth):
             size = self.sizes[layer]
@@ -101,14 +126,16 @@ class Plan:
                 passes.append((inputs, outputs, decoder[0], "SUM_MASK" if layer % 2 else "MASK"))
             for one, other, kind, output in passes:
                 shape = kernels.convolution_shape(size, one, other, kind, output, images=num)
-                sources.append(kernels.convolution_plan(size, one, other, kind, output, shape)[1])
+                plan = kernels.convolution_plan(size, one, other, kind, output, shape)
+                sources.append(plan[1])
             cut = kernels.gradient_shape(
                 size, inputs, outputs, into, is_tied=uses_decoder, images=num
             )
-            sources.append(
-                kernels.weight_gradient_plan(size, inputs, outputs, (into, out_of), decoder, cut)[1]
+            gradient = kernels.weight_gradient_plan(
+                size, inputs, outputs, (into, out_of), decoder, cut
             )
-        compile_ahead(sources)
+            sources.append(gradient[1])
+        return sources
 
     def parameters(self, uses_decoder: bool) -> list[Tensor]:
         """In the order in which gradients are given back."""

@@ -108,6 +108,11 @@ class RectifyingEncoder(nn.Module):
         codes, switches = self._encode(images_NCSS, keep_switches=keep)
         return codes, self._decode(codes, switches)
 
+    @property
+    def is_replayable(self) -> bool:
+        """Works on the device alone, with shapes that depend on the batch's: can be recorded and replayed."""
+        return type(self) is RectifyingEncoder
+
     def fused(self) -> tuple[nn.Module | None, str]:
         """This model's training pass with kernels of its own, sharing its weights; or None, and why.
 
@@ -120,7 +125,7 @@ class RectifyingEncoder(nn.Module):
         return (FusedEncoder(self), "") if reason is None else (None, reason)
 
     def _encode(self, images: Tensor, *, keep_switches: bool) -> tuple[Tensor, list[Tensor]]:
-        self._check(images)
+        self.check(images)
         images = images.contiguous(memory_format=torch.channels_last)
         codes, switches = self.encoder(images, keep_switches=keep_switches)
         codes = codes.float() if codes.dtype in (torch.bfloat16, torch.float16) else codes
@@ -137,7 +142,8 @@ class RectifyingEncoder(nn.Module):
         images: Tensor = self.decoder(codes, self.encoder, switches)
         return images.float() if images.dtype in (torch.bfloat16, torch.float16) else images
 
-    def _check(self, images: Tensor) -> None:
+    def check(self, images: Tensor) -> None:
+        """Refuse images this encoder was not made for."""
         expected = (self.in_channels, self.size_px, self.size_px)
         if images.ndim != 4 or images.shape[1:] != expected:
             raise ValueError(

@@ -140,7 +140,10 @@ __device__ __forceinline__ uint4 activate(const uint4& v, const float (&scale)[8
   float f[8];
   unpack(v, f);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) f[i] = fmaxf(fmaf(scale[i], f[i], shift[i]), 0.f);
+  for (int i = 0; i < 8; ++i) {
+    f[i] = fmaf(scale[i], f[i], shift[i]);
+    f[i] = f[i] < 0.f ? 0.f : f[i];  // fmaxf would lose a NaN
+  }
   return packed(f);
 }
 __device__ __forceinline__ u32 max2(u32 a, u32 b) {

@@ -7,19 +7,17 @@ import ctypes
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from orbitset.kernels import shapes
-from orbitset.kernels.nvrtc import Kernel
+from orbitset.kernels.nvrtc import Kernel, source
 
 Kind = Literal["RAW", "ACT", "ACT_POOL", "ACT_UP", "GRAD", "GRAD_POOL", "IM2COL"]
 Output = Literal["STORE", "STATS", "MASK", "MASK_POOL", "SUM_MASK", "IMAGE"]
 
-_FOLDER = Path(__file__).parent
 MAX_LAYERS, MAX_NORMS = 16, 40
 MANY_IMAGES = shapes.MANY_IMAGES
 REPLICAS = 4
@@ -191,15 +189,15 @@ def convolution_plan(
         "BUFFER_BYTES": buffer, "KIND": kind, "OUTPUT": output,
     }  # fmt: skip
     name = f"convolution_{size}px_{inputs}_to_{outputs}_{kind}_{output}"
-    return name, _source("convolution.cu", constants, name), threads, shared
+    return name, _checked("convolution.cu", constants, name), threads, shared
 
 
 @functools.cache
 def convolution(
     size: int, inputs: int, outputs: int, kind: Kind, output: Output, shape: ConvolutionShape
 ) -> Kernel:
-    name, source, threads, shared = convolution_plan(size, inputs, outputs, kind, output, shape)
-    return Kernel(source, name, threads=threads, shared_bytes=shared)
+    name, text, threads, shared = convolution_plan(size, inputs, outputs, kind, output, shape)
+    return Kernel(text, name, threads=threads, shared_bytes=shared)
 
 
 Kinds = tuple[Kind, Kind]
@@ -235,7 +233,7 @@ def weight_gradient_plan(
     }  # fmt: skip
     tied = "_tied" if decoder else ""
     name = f"weight_gradient_{size}px_{inputs}_to_{outputs}{tied}"
-    return name, _source("weight_gradient.cu", constants, name), threads, shared
+    return name, _checked("weight_gradient.cu", constants, name), threads, shared
 
 
 @functools.cache
@@ -247,10 +245,10 @@ def weight_gradient(
     decoder: Kinds | None,
     shape: GradientShape,
 ) -> Kernel:
-    name, source, threads, shared = weight_gradient_plan(
+    name, text, threads, shared = weight_gradient_plan(
         size, inputs, outputs, encoder, decoder, shape
     )
-    return Kernel(source, name, threads=threads, shared_bytes=shared)
+    return Kernel(text, name, threads=threads, shared_bytes=shared)
 
 
 @functools.cache
@@ -259,13 +257,29 @@ def pointwise(size: int, channels: int, kind: Kind, output: Output) -> Kernel:
         "SIZE": size, "CHANNELS": channels, "THREADS": 256, "KIND": kind, "OUTPUT": output,
     }  # fmt: skip
     name = f"pointwise_{size}px_{channels}_{kind}_{output}"
-    return Kernel(_source("pointwise.cu", constants, name), name, threads=256)
+    return Kernel(_checked("pointwise.cu", constants, name), name, threads=256)
 
 
 @functools.cache
 def finish_step(name: Literal["sum_slabs", "update_norms"]) -> Kernel:
-    source = _source("finish_step.cu", {"MAX_LAYERS": MAX_LAYERS, "MAX_NORMS": MAX_NORMS})
-    return Kernel(source, name, threads=256 if name == "sum_slabs" else 128)
+    return Kernel(finish_step_source(), name, threads=256 if name == "sum_slabs" else 128)
+
+
+def finish_step_source() -> str:
+    sizes = {"MAX_LAYERS": MAX_LAYERS, "MAX_NORMS": MAX_NORMS}
+    text = _checked("finish_step.cu", sizes, "")
+    return text + (
+        f"static_assert(sizeof(Slabs) == {ctypes.sizeof(Slabs)} && "
+        f'sizeof(NormUpdate) == {ctypes.sizeof(NormUpdate)}, "as Python has it");\n'
+    )
+
+
+def _checked(file: str, constants: Mapping[str, object], name: str) -> str:
+    """Source that does not compile if what Python mirrors of it has become another."""
+    return source(file, constants, name) + (
+        f"static_assert(sizeof(Operand) == {ctypes.sizeof(Operand)} && "
+        f'REPLICAS == {REPLICAS}, "as Python has it");\n'
+    )
 
 
 def fragment_indices(inputs: int, outputs: int, *, transposed: bool) -> Tensor:
@@ -291,14 +305,3 @@ def fragment_indices(inputs: int, outputs: int, *, transposed: bool) -> Tensor:
     else:
         index, is_real = (column * 9 + tap) * inputs + row, row >= 0
     return torch.where(is_real, index, -1).flatten()
-
-
-def _source(file: str, constants: Mapping[str, object], name: str = "") -> str:
-    """A kernel file with its constants, and with its function named for profiles."""
-    types = {
-        name: "Output" if name == "OUTPUT" else "Kind" if name.endswith("KIND") else "int"
-        for name in constants
-    }
-    lines = (f"constexpr {types[name]} {name} = {value};\n" for name, value in constants.items())
-    common = (_FOLDER / "common.cu").read_text()
-    return f"{common}#define NAME {name}\n{''.join(lines)}{(_FOLDER / file).read_text()}"

@@ -4,27 +4,44 @@ Only two libraries are asked for, both of which come with torch's CUDA builds or
 and the driver launches. What was compiled is kept in the user's cache folder.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import os
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from orbitset.files import write_atomically
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_NUM_REGISTERS = 4
-_LOCAL_BYTES = 3
+_FOLDER = Path(__file__).parent
 
 
 class CompileError(RuntimeError):
-    """NVRTC or the driver refused; the message is theirs."""
+    """NVRTC refused; the message is its own."""
+
+
+class LaunchError(RuntimeError):
+    """The driver refused; the message is its own."""
+
+
+def source(file: str, constants: Mapping[str, object], name: str = "") -> str:
+    """A kernel file behind what all share and its constants, its function named for profiles."""
+    types = {
+        key: "Output" if key == "OUTPUT" else "Kind" if key.endswith("KIND") else "int"
+        for key in constants
+    }
+    lines = (f"constexpr {types[key]} {key} = {value};\n" for key, value in constants.items())
+    common = (_FOLDER / "common.cu").read_text()
+    return f"{common}#define NAME {name}\n{''.join(lines)}{(_FOLDER / file).read_text()}"
 
 
 @functools.cache
@@ -51,22 +68,26 @@ def nvrtc_version() -> tuple[int, int]:
     return major.value, minor.value
 
 
-def compile_cubin(source: str, arch: str) -> bytes:
+def compile_cubin(text: str, arch: str) -> bytes:
     """Machine code for one architecture, such as sm_90."""
     library = nvrtc()
     program = ctypes.c_void_p()
-    library.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), b"orbitset.cu", 0, None, None
-    )
     options = [f"--gpu-architecture={arch}", "--std=c++17"]
     array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+    status = library.nvrtcCreateProgram(
+        ctypes.byref(program), text.encode(), b"orbitset.cu", 0, None, None
+    )
+    if status:
+        raise CompileError(f"NVRTC made no program: error {status}")
     try:
         if library.nvrtcCompileProgram(program, len(options), array):
             raise CompileError(_log(library, program))
         size = ctypes.c_size_t()
-        library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        status = library.nvrtcGetCUBINSize(program, ctypes.byref(size))
         cubin = ctypes.create_string_buffer(size.value)
-        library.nvrtcGetCUBIN(program, cubin)
+        status = status or library.nvrtcGetCUBIN(program, cubin)
+        if status or not size.value:
+            raise CompileError(f"NVRTC gave no machine code for {arch}: error {status}")
         return cubin.raw
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
@@ -83,35 +104,38 @@ def _log(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
 _known: dict[tuple[str, str], bytes] = {}
 
 
-def compile_ahead(sources: Iterable[str]) -> None:
+def compile_ahead(sources: Iterable[str], arch: str) -> None:
     """Compile several at once, for `Kernel` to find them done: the first time, that takes seconds."""
-    arch = _arch()
-    wanted = [source for source in set(sources) if (source, arch) not in _known]
+    wanted = [text for text in set(sources) if (text, arch) not in _known]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        cubins = threads.map(lambda source: cached_cubin(source, arch), wanted)
-        _known.update(((source, arch), cubin) for source, cubin in zip(wanted, cubins, strict=True))
+        cubins = threads.map(lambda text: cached_cubin(text, arch), wanted)
+        _known.update(((text, arch), cubin) for text, cubin in zip(wanted, cubins, strict=True))
 
 
-def _arch() -> str:
-    major, minor = torch.cuda.get_device_capability()
+def arch_of(device: torch.device | int) -> str:
+    major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 
 
-def cached_cubin(source: str, arch: str) -> bytes:
+def cached_cubin(text: str, arch: str) -> bytes:
     """As `compile_cubin`, but compiled once per machine."""
-    key = repr((source, arch, nvrtc_version()))
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(root) / "orbitset" / "kernels" / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
+    key = repr((text, arch, nvrtc_version()))
+    path = _cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
     try:
         return path.read_bytes()
     except OSError:
-        cubin = compile_cubin(source, arch)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        cubin = compile_cubin(text, arch)
+    with contextlib.suppress(OSError):  # a cache that cannot be written is only slower
         write_atomically(path, cubin)
-    except OSError:
-        pass  # a cache that cannot be written is only slower
     return cubin
+
+
+def _cache_folder() -> Path:
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        root = Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
+    return root / "orbitset" / "kernels"
 
 
 @functools.cache
@@ -123,67 +147,71 @@ def _check(status: int, what: str) -> None:
     if status:
         text = ctypes.c_char_p()
         _driver().cuGetErrorString(status, ctypes.byref(text))
-        raise CompileError(f"{what}: {(text.value or b'unknown error').decode()}")
+        raise LaunchError(f"{what}: {(text.value or b'unknown error').decode()}")
+
+
+def pointer(tensor: Tensor | None, dtype: torch.dtype, device: torch.device) -> ctypes.c_void_p:
+    """A tensor's memory for a kernel, which would read anything else just as gladly."""
+    if tensor is None:
+        return ctypes.c_void_p(None)
+    if tensor.device != device or tensor.dtype != dtype or not tensor.is_contiguous():
+        raise ValueError(
+            f"a kernel on {device} was given {tensor.dtype} on {tensor.device}; it takes contiguous {dtype}"
+        )
+    return ctypes.c_void_p(tensor.data_ptr())
 
 
 class Kernel:
-    """One compiled function with its launch shape."""
+    """One function with its launch shape, loaded on each GPU when first launched there."""
 
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        *,
-        threads: int,
-        shared_bytes: int = 0,
-    ) -> None:
-        torch.cuda.init()
-        cubin = _known.get((source, _arch())) or cached_cubin(source, _arch())
-        self.name, self.threads, self.shared_bytes = name, threads, shared_bytes
-        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        torch.cuda.current_stream()  # makes the context current
-        torch.zeros(1, device="cuda")
-        _check(_driver().cuModuleLoadData(ctypes.byref(self._module), cubin), f"loading {name}")
-        _check(
-            _driver().cuModuleGetFunction(
-                ctypes.byref(self._function), self._module, name.encode()
-            ),
-            f"finding {name}",
-        )
-        if shared_bytes > 32 * 1024:  # static shared memory comes on top of it
-            status = _driver().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes)
-            _check(status, f"{name} asks for {shared_bytes} bytes of shared memory")
+    def __init__(self, text: str, name: str, *, threads: int, shared_bytes: int = 0) -> None:
+        self.text, self.name = text, name
+        self.threads, self.shared_bytes = threads, shared_bytes
+        self._functions: dict[int, ctypes.c_void_p] = {}
+        self._resident: dict[int, int] = {}
 
-    def attribute(self, which: int) -> int:
-        value = ctypes.c_int()
-        _driver().cuFuncGetAttribute(ctypes.byref(value), which, self._function)
-        return value.value
+    def _function(self) -> ctypes.c_void_p:
+        """On the current GPU."""
+        device = torch.cuda.current_device()
+        if device in self._functions:
+            return self._functions[device]
+        arch = arch_of(device)
+        cubin = _known.get((self.text, arch)) or cached_cubin(self.text, arch)
+        torch.zeros(1, device=f"cuda:{device}")  # makes torch's context current
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(_driver().cuModuleLoadData(ctypes.byref(module), cubin), f"loading {self.name}")
+        status = _driver().cuModuleGetFunction(ctypes.byref(function), module, self.name.encode())
+        _check(status, f"finding {self.name}")
+        if self.shared_bytes > 32 * 1024:  # static shared memory comes on top of it
+            status = _driver().cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, self.shared_bytes)
+            _check(status, f"{self.name} asks for {self.shared_bytes} bytes of shared memory")
+        self._functions[device] = function
+        return function
 
     @property
-    def registers(self) -> int:
-        return self.attribute(_NUM_REGISTERS)
-
-    @property
-    def spilled_bytes(self) -> int:
-        return self.attribute(_LOCAL_BYTES)
-
-    @functools.cached_property
     def resident_blocks(self) -> int:
-        """How many blocks the whole device holds at once."""
-        per_multiprocessor = ctypes.c_int()
-        status = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            ctypes.byref(per_multiprocessor), self._function, self.threads, self.shared_bytes
-        )
-        _check(status, f"occupancy of {self.name}")
-        count = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-        return max(1, per_multiprocessor.value) * count
+        """How many blocks the whole current GPU holds at once."""
+        device = torch.cuda.current_device()
+        if device not in self._resident:
+            per_multiprocessor = ctypes.c_int()
+            status = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                ctypes.byref(per_multiprocessor),
+                self._function(),
+                self.threads,
+                ctypes.c_size_t(self.shared_bytes),
+            )
+            _check(status, f"occupancy of {self.name}")
+            count = torch.cuda.get_device_properties(device).multi_processor_count
+            self._resident[device] = max(1, per_multiprocessor.value) * count
+        return self._resident[device]
 
     def __call__(self, grid: tuple[int, int], *arguments: Any) -> None:
         pointers = (ctypes.c_void_p * len(arguments))(
             *(ctypes.cast(ctypes.pointer(a), ctypes.c_void_p) for a in arguments)
         )
+        function = self._function()
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         status = _driver().cuLaunchKernel(
-            self._function, *grid, 1, self.threads, 1, 1, self.shared_bytes, stream, pointers, None
+            function, *grid, 1, self.threads, 1, 1, self.shared_bytes, stream, pointers, None
         )
         _check(status, f"launching {self.name}")

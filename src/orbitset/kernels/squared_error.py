@@ -2,22 +2,19 @@
 
 import ctypes
 import functools
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from orbitset.kernels.nvrtc import Kernel
+from orbitset.kernels.nvrtc import Kernel, pointer, source
 
 _THREADS = 256
 
 
 @functools.cache
 def _kernel(name: Literal["squared_errors", "squared_errors_gradient"]) -> Kernel:
-    folder = Path(__file__).parent
-    source = (folder / "common.cu").read_text() + f"constexpr int THREADS = {_THREADS};\n"
-    return Kernel(source + (folder / "squared_error.cu").read_text(), name, threads=_THREADS)
+    return Kernel(source("squared_error.cu", {"THREADS": _THREADS}), name, threads=_THREADS)
 
 
 class SquaredErrors(torch.autograd.Function):
@@ -28,23 +25,24 @@ class SquaredErrors(torch.autograd.Function):
         images, targets = images.contiguous(), targets.contiguous()
         ctx.save_for_backward(images, targets)
         errors = torch.empty(len(images), device=images.device)
-        if len(images):
-            pointers = (ctypes.c_void_p(t.data_ptr()) for t in (images, targets))
-            size = ctypes.c_int(images[0].numel())
-            _kernel("squared_errors")(
-                (len(images), 1), *pointers, size, ctypes.c_void_p(errors.data_ptr())
-            )
+        _launch("squared_errors", images, targets, errors)
         return errors
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, None]:
         images, targets = ctx.saved_tensors
-        gradient, arriving = torch.empty_like(images), arriving.contiguous()
-        if len(images):
-            pointers = (ctypes.c_void_p(t.data_ptr()) for t in (images, targets, arriving))
-            size = ctypes.c_int(images[0].numel())
-            _kernel("squared_errors_gradient")(
-                (len(images), 1), *pointers, size, ctypes.c_void_p(gradient.data_ptr())
-            )
+        gradient = torch.empty_like(images)
+        _launch("squared_errors_gradient", images, targets, arriving.contiguous(), gradient)
         return gradient, None
+
+
+def _launch(
+    name: Literal["squared_errors", "squared_errors_gradient"], images: Tensor, *others: Tensor
+) -> None:
+    if len(images) == 0:
+        return
+    device = images.device
+    *read, written = (pointer(t, torch.float32, device) for t in (images, *others))
+    with torch.cuda.device(device):
+        _kernel(name)((len(images), 1), *read, ctypes.c_int(images[0].numel()), written)

@@ -2,13 +2,12 @@
 
 import ctypes
 import functools
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from orbitset.kernels.nvrtc import Kernel
+from orbitset.kernels.nvrtc import Kernel, pointer, source
 from orbitset.precision import products_in
 
 _THREADS = 128
@@ -28,33 +27,33 @@ def can_mine(distance_NN: Tensor, variant: str, places: int) -> bool:
 @functools.cache
 def _kernel(
     name: Literal["mine", "hinges", "sum_hinges", "scatter_weights", "laplacian"],
+    shared_bytes: int = 0,
 ) -> Kernel:
-    folder = Path(__file__).parent
-    source = (folder / "common.cu").read_text() + f"constexpr int THREADS = {_THREADS};\n"
-    source += (folder / "triplets.cu").read_text()
-    shared = 4 * _MOST_PLACES if name == "mine" else 0
-    return Kernel(source, name, threads=_THREADS, shared_bytes=shared)
+    text = source("triplets.cu", {"THREADS": _THREADS})
+    return Kernel(text, name, threads=_THREADS, shared_bytes=shared_bytes)
 
 
 def mine_one_negative(
     distance_NN: Tensor, orbit_N: Tensor, variant: str, *, margin: float, places: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Anchors, positives, negatives and validity, each (N * places,)."""
-    num = len(orbit_N)
+    num, device = len(orbit_N), orbit_N.device
     distance_NN, orbit_N = distance_NN.contiguous(), orbit_N.long().contiguous()
-    found = [torch.empty(num * places, dtype=torch.int64, device=orbit_N.device) for _ in range(3)]
-    valid = torch.empty(num * places, dtype=torch.bool, device=orbit_N.device)
-    _kernel("mine")(
-        (num, 1),
-        _pointer(distance_NN),
-        _pointer(orbit_N),
-        ctypes.c_int(num),
-        ctypes.c_int(places),
-        ctypes.c_int(_VARIANTS[variant]),
-        ctypes.c_float(margin),
-        *map(_pointer, found),
-        _pointer(valid),
-    )
+    found = [torch.empty(num * places, dtype=torch.int64, device=device) for _ in range(3)]
+    valid = torch.empty(num * places, dtype=torch.bool, device=device)
+    shared_bytes = 4 * max(32, 1 << (places - 1).bit_length())  # few kernels for all numbers
+    with torch.cuda.device(device):
+        _kernel("mine", shared_bytes)(
+            (num, 1),
+            pointer(distance_NN, torch.float32, device),
+            pointer(orbit_N, torch.int64, device),
+            ctypes.c_int(num),
+            ctypes.c_int(places),
+            ctypes.c_int(_VARIANTS[variant]),
+            ctypes.c_float(margin),
+            *(pointer(index, torch.int64, device) for index in found),
+            pointer(valid, torch.bool, device),
+        )
     return found[0], found[1], found[2], valid
 
 
@@ -72,35 +71,39 @@ class TripletTerms(torch.autograd.Function):
         distance_NN: Tensor | None,
         margin: float,
     ) -> tuple[Tensor, Tensor]:
+        device = codes_ND.device
         codes = codes_ND.contiguous()
-        triplets = [t.contiguous() for t in (anchor_T, positive_T, negative_T)]
+        triplets = [t.long().contiguous() for t in (anchor_T, positive_T, negative_T)]
+        indices = [pointer(t, torch.int64, device) for t in triplets]
         valid = None if valid_T is None else valid_T.contiguous()
+        valid_pointer = pointer(valid, torch.bool, device)
         num, size, count = *codes.shape, len(anchor_T)
-        hinge_T = torch.empty(count, device=codes.device)
-        count_N = torch.zeros(num, dtype=torch.int32, device=codes.device)
-        kernel = _kernel("hinges")
-        kernel(
-            (max(1, min(-(-count * 32 // _THREADS), kernel.resident_blocks)), 1),
-            _pointer(codes),
-            _pointer(distance_NN),
-            *map(_pointer, triplets),
-            _pointer(valid),
-            *(ctypes.c_int(n) for n in (count, num, size)),
-            ctypes.c_float(margin),
-            _pointer(hinge_T),
-            _pointer(count_N),
-        )
+        hinge_T = torch.empty(count, device=device)
+        count_N = torch.zeros(num, dtype=torch.int32, device=device)
         blocks = max(1, min(64, count // 1024))
-        sums = torch.empty(3, blocks, device=codes.device)
-        _kernel("sum_hinges")(
-            (blocks, 1),
-            _pointer(hinge_T),
-            _pointer(triplets[0]),
-            _pointer(valid),
-            _pointer(count_N),
-            ctypes.c_int(count),
-            _pointer(sums),
-        )
+        sums = torch.empty(3, blocks, device=device)
+        with torch.cuda.device(device):
+            kernel = _kernel("hinges")
+            kernel(
+                (max(1, min(-(-count * 32 // _THREADS), kernel.resident_blocks)), 1),
+                pointer(codes, torch.float32, device),
+                pointer(distance_NN, torch.float64, device),
+                *indices,
+                valid_pointer,
+                *(ctypes.c_int(n) for n in (count, num, size)),
+                ctypes.c_float(margin),
+                pointer(hinge_T, torch.float32, device),
+                pointer(count_N, torch.int32, device),
+            )
+            _kernel("sum_hinges")(
+                (blocks, 1),
+                pointer(hinge_T, torch.float32, device),
+                indices[0],
+                valid_pointer,
+                pointer(count_N, torch.int32, device),
+                ctypes.c_int(count),
+                pointer(sums, torch.float32, device),
+            )
         loss, active, valid_count = sums.sum(1).unbind()
         ctx.save_for_backward(codes, hinge_T, count_N, *triplets)
         active = active / valid_count.clamp(min=1)
@@ -111,24 +114,30 @@ class TripletTerms(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         codes, hinge_T, count_N, *triplets = ctx.saved_tensors
-        num = len(codes)
-        weights = torch.zeros(num, num, dtype=torch.int64, device=codes.device)
-        _kernel("scatter_weights")(
-            (max(1, -(-len(hinge_T) // _THREADS)), 1),
-            _pointer(hinge_T),
-            *map(_pointer, triplets),
-            _pointer(count_N),
-            ctypes.c_int(len(hinge_T)),
-            ctypes.c_int(num),
-            _pointer(weights),
-        )
-        laplacian = torch.empty(num, num, device=codes.device)
+        num, device = len(codes), codes.device
+        weights = torch.zeros(num, num, dtype=torch.int64, device=device)
+        laplacian = torch.empty(num, num, device=device)
         factor = 2 * grad.float()
-        _kernel("laplacian")(
-            (num, 1), _pointer(weights), _pointer(factor), ctypes.c_int(num), _pointer(laplacian)
-        )
-        with products_in("ieee", codes.device):
-            pulled = laplacian @ codes
+        with torch.cuda.device(device):
+            _kernel("scatter_weights")(
+                (max(1, -(-len(hinge_T) // _THREADS)), 1),
+                pointer(hinge_T, torch.float32, device),
+                *(pointer(t, torch.int64, device) for t in triplets),
+                pointer(count_N, torch.int32, device),
+                ctypes.c_int(len(hinge_T)),
+                ctypes.c_int(num),
+                pointer(weights, torch.int64, device),
+            )
+            _kernel("laplacian")(
+                (num, 1),
+                pointer(weights, torch.int64, device),
+                pointer(factor, torch.float32, device),
+                ctypes.c_int(num),
+                pointer(laplacian, torch.float32, device),
+            )
+        with products_in("ieee", device):
+            # rows of the Laplacian sum to zero but for rounding, which an offset would blow up
+            pulled = laplacian @ (codes - codes[:16].mean(0))
         return pulled, *(None,) * 6
 
 
@@ -148,7 +157,3 @@ def triplet_terms(
 def are_few(triplets: tuple[Tensor, Tensor, Tensor], num: int) -> bool:
     """Whether distances are best computed one by one."""
     return len(triplets[0]) <= max(_FEW, num * num // 32)
-
-
-def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

@@ -5,7 +5,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 warp(const u8* __restrict__ images, const i64* __restrict__ rows, const float* __restrict__ params, int params_stride,
      float* __restrict__ out, int channels, int height, int width, int canvas) {
   __shared__ float matrix[6];
-  const int n = blockIdx.y;
+  const int n = blockIdx.x;
   if (threadIdx.x == 0) {
     const float* p = params + i64(n) * params_stride;
     float sin_r, cos_r;
@@ -18,7 +18,7 @@ warp(const u8* __restrict__ images, const i64* __restrict__ rows, const float* _
   __syncthreads();
   const u8* image = images + (rows ? rows[n] : i64(n)) * channels * height * width;
   const float middle = (canvas - 1) * 0.5f;
-  for (int pixel = blockIdx.x * THREADS + threadIdx.x; pixel < canvas * canvas; pixel += gridDim.x * THREADS) {
+  for (int pixel = blockIdx.y * THREADS + threadIdx.x; pixel < canvas * canvas; pixel += gridDim.y * THREADS) {
     const float dx = pixel % canvas - middle, dy = pixel / canvas - middle;
     const float x = matrix[0] * dx + matrix[1] * dy + matrix[2] + (width - 1) * 0.5f;
     const float y = matrix[3] * dx + matrix[4] * dy + matrix[5] + (height - 1) * 0.5f;

@@ -27,8 +27,8 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
     [[0.0, 25.0], [25.0, 0.0]]
     """
     reference = codes_ND if others_MD is None else others_MD
-    # Distances do not change, rounding errors shrink. On a GPU a mean would cost as much as the product.
-    centre = reference[:1] if reference.is_cuda else reference.mean(0)
+    # Distances do not change, rounding errors shrink. On a GPU a mean of all costs as much as the product.
+    centre = (reference[:16] if reference.is_cuda else reference).mean(0)
     a = codes_ND - centre
     squares_N = a.square().sum(1)
     b, squares_M = (a, squares_N)

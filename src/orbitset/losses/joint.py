@@ -48,7 +48,7 @@ def reconstruction_loss(
 
 def _squared_errors(images: Tensor, targets: Tensor) -> Tensor:
     is_plain = images.dtype == targets.dtype == torch.float32 and not targets.requires_grad
-    if images.is_cuda and is_plain and kernels.are_available():
+    if is_plain and kernels.serve(images, targets):
         from orbitset.kernels.squared_error import SquaredErrors
 
         errors: Tensor = SquaredErrors.apply(images, targets)

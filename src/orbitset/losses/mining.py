@@ -91,7 +91,7 @@ def mine(
         return _batch_hard(distance_NN, orbit_N[:, None] == orbit_N)
     is_cpu = orbit_N.device.type == "cpu"
     places = min(len(orbit_N), max_members or len(orbit_N)) - 1
-    if orbit_N.is_cuda and kernels.are_available():
+    if kernels.serve(distance_NN, orbit_N):
         from orbitset.kernels import triplets as fast
 
         if fast.can_mine(distance_NN, variant, places):

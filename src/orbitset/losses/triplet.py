@@ -48,7 +48,7 @@ def triplet_terms(
 ) -> tuple[Tensor, Tensor]:
     """The triplet loss, and beside it the fraction of triplets whose hinge is active."""
     check_choice("reduction", reduction, get_args(Reduction))
-    if codes_ND.is_cuda and codes_ND.dtype == torch.float32 and kernels.are_available():
+    if codes_ND.dtype == torch.float32 and kernels.serve(codes_ND, *triplets):
         loss, active = _terms_by_kernels(codes_ND, triplets, margin, valid)
     else:
         loss, active = _terms(codes_ND, triplets, margin, valid)

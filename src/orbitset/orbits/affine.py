@@ -84,7 +84,8 @@ def warp(
     >>> warp(image, torch.tensor([IDENTITY]), 4)[0, 0].round().int().tolist()
     [[0, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
     """
-    if images_NCHW.dtype == torch.uint8 and images_NCHW.is_cuda and kernels.are_available():
+    is_plain = images_NCHW.dtype == torch.uint8 and not params_B5.requires_grad
+    if is_plain and kernels.serve(images_NCHW, params_B5):
         from orbitset.kernels.warp import warp as warp_kernel
 
         return warp_kernel(images_NCHW, rows_B, params_B5, canvas_px)

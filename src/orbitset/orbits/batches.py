@@ -118,6 +118,11 @@ class OrbitBatches:
             yield self.batch(self.position - 1)
 
     @property
+    def is_replayable(self) -> bool:
+        """Whether `show` works on the device alone, which the orbits must promise."""
+        return bool(getattr(self.orbits, "is_replayable", False))
+
+    @property
     def images_per_epoch(self) -> int:
         return len(self.orbits) * self.orbits.num_members
 

@@ -90,6 +90,9 @@ class AffineOrbits:
         else:
             self.params_NM5 = None
 
+    is_replayable = True
+    """`show` and `canonical` work on the device alone"""
+
     def __len__(self) -> int:
         return len(self.images_NCHW)
 

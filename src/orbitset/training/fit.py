@@ -113,6 +113,8 @@ def fit(
         raise ValueError(f"steps is {steps}; give a whole number of at least 0")
     progress = progress or Silent()
     device = next(model.parameters()).device
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # streams and kernels go where the model is
     use_bfloat16 = in_bfloat16(precision, device)
     parameters = [*model.parameters(), *loss.parameters()]
     optimizer = adam(parameters, peak_learning_rate, adam_eps)

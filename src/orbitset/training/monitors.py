@@ -59,9 +59,14 @@ class Monitor:
 
     @torch.no_grad()
     def watch(self, terms: Mapping[str, Tensor]) -> None:
-        values = torch.stack([value.detach().float() for value in terms.values()])
         if not self._names:
-            self._start(list(terms), values.device)
+            self._start(list(terms), terms["loss"].device)
+        if terms.keys() != set(self._names):
+            raise ValueError(
+                f"the objective gave the terms {', '.join(terms)} after {', '.join(self._names)}; "
+                "give the same ones at every step"
+            )
+        values = torch.stack([terms[name].detach().float() for name in self._names])
         self._sums.add_(values)
         now = torch.where(values.isfinite(), _NEVER, self._step)
         torch.minimum(self._bad, now, out=self._bad)

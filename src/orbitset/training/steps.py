@@ -5,23 +5,18 @@ calls the same function with the network's fused twin, records what that launche
 graph, so that the host has nothing to do but to say which orbits come next.
 """
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from orbitset import kernels
 from orbitset.errors import ConfigError
 from orbitset.training.monitors import Monitor
 
 Engine = Literal["auto", "reference", "fast"]
-
-
-class Drawn(Protocol):
-    """A batch before its images are made; see `orbitset.orbits.Drawn`."""
-
-    orbits: Tensor
-    members: Tensor
 
 
 def train_step(
@@ -46,7 +41,7 @@ def train_step(
 
 
 class Steps:
-    """Training steps by number; the reference."""
+    """Training steps by number, one batch after another."""
 
     def __init__(
         self,
@@ -62,7 +57,7 @@ class Steps:
         self.batches, self.monitor, self.use_bfloat16 = batches, monitor, use_bfloat16
 
     def __call__(self, index: int) -> Mapping[str, Tensor]:
-        """Do step number `index` and give its loss terms."""
+        """Do step number `index` and give its loss terms, which the next step may overwrite."""
         terms, codes = self._run(self.batches.batch(index))
         self.monitor.count(codes)
         return terms
@@ -73,6 +68,14 @@ class Steps:
         )
         self.monitor.watch(terms)
         return {name: value.detach() for name, value in terms.items()}, codes.detach()
+
+
+class ReferenceSteps(Steps):
+    """Plain torch code throughout."""
+
+    def __call__(self, index: int) -> Mapping[str, Tensor]:
+        with kernels.disabled():
+            return super().__call__(index)
 
 
 class ReplayedSteps(Steps):
@@ -110,8 +113,8 @@ class ReplayedSteps(Steps):
 
 class _Recorded:
     def __init__(self, steps: ReplayedSteps, drawn: Any) -> None:
-        self.drawn = type(drawn)(
-            drawn.orbits.clone(), drawn.members.clone(), drawn.members_per_orbit, drawn.seed
+        self.drawn = dataclasses.replace(
+            drawn, orbits=drawn.orbits.clone(), members=drawn.members.clone()
         )
         self.graph = torch.cuda.CUDAGraph()
         steps.optimizer.zero_grad(set_to_none=True)
@@ -139,16 +142,18 @@ def choose_steps(
     """The fastest way that is open to this training, and a word on which it is."""
     device = next(network.parameters()).device
     reasons = []
-    chosen: type[Steps] = Steps
+    chosen: type[Steps] = ReferenceSteps if engine == "reference" else Steps
     if engine != "reference" and device.type == "cuda":
         twin, reason = _fused(network) if use_bfloat16 else (None, "float32 was asked for")
         if twin is None:
             reasons.append(f"not fused, {reason}")
         network = twin or network
-        if not getattr(loss, "is_replayable", False):
-            reasons.append("not replayed, the loss does not say that it works on the GPU alone")
-        elif not hasattr(batches, "draw"):
-            reasons.append("not replayed, the batches cannot be drawn ahead of time")
+        promised = {"loss": loss, "network": network, "batches": batches}
+        silent = [
+            name for name, part in promised.items() if not getattr(part, "is_replayable", False)
+        ]
+        if silent:
+            reasons.append(f"not replayed, {' and '.join(silent)} did not promise is_replayable")
         else:
             chosen = ReplayedSteps
     elif engine == "fast":
