@@ -17,7 +17,11 @@ def main() -> int:
         ("training.py", "--device", "cuda", "--out", options.out / "training-cuda.json"),
         (
             *("scaling.py", "--device", "cuda", "--out", options.out / "scaling-cuda.json"),
-            *("--plot", options.out / "scaling-cuda.png"),
+            *(
+                []
+                if options.out == record.RESULTS
+                else ["--plot", options.out / "scaling-cuda.png"]
+            ),
         ),
     )
     failed = [

@@ -64,7 +64,8 @@ def build(task: str, size: int, device: str) -> Callable[[], Any]:
     import training
 
     if task == "training":
-        step, _ = training.ours("OJ", "auto", size, 20_000 if device == "cuda" else 2000, device)
+        # orbits that every batch divides, so that all steps are of one size
+        step, _ = training.ours("OJ", "auto", size, 20_480 if device == "cuda" else 2048, device)
         return step
     from orbitset.experiments.task import encode_members, encoding_with
     from orbitset.orbits import AffineOrbits

@@ -134,7 +134,9 @@ def loaded(batch: int, num: int, workers: int) -> tuple[Iterator[Any], str]:
             shear=(-17.0, 17.0),
             p=1.0,
         )
-    sampler = MPerClassSampler(list(range(num)), MEMBERS, batch, length_before_new_iter=100 * batch)
+    sampler = MPerClassSampler(
+        list(range(num)), MEMBERS, batch, length_before_new_iter=1000 * batch
+    )
     loader = DataLoader(
         data,
         batch,
@@ -255,7 +257,7 @@ def main() -> int:
             measure("orbitset", batch, method, how, step, warm_up=250 if is_gpu else 1)
         if is_gpu:
             step, how = ours("OJ", "reference", batch, num, options.device)
-            measure("orbitset, reference", batch, "OJ", how, step)
+            measure("orbitset, reference", batch, "OJ", how, step, warm_up=50)
         workers = options.workers or torch.get_num_threads()
         is_bfloat16 = in_bfloat16("auto", torch.device(options.device))
         on_cpu = [(0, is_bfloat16), (1, is_bfloat16), *([(0, False)] if is_bfloat16 else [])]
@@ -263,7 +265,9 @@ def main() -> int:
             items, how = loaded(batch, num, count)
             step = theirs(items, network(options.device), options.device, use_bfloat16=use_bfloat16)
             how += ", bfloat16" if use_bfloat16 else ", float32"
-            measure(PEER, batch, "OJ", how, step, warm_up=10 if is_gpu else 1)
+            # longer than the batches that were loaded ahead last
+            slow = {"seconds": 5 * seconds, "warm_up": 100} if is_gpu else {"warm_up": 1}
+            measure(PEER, batch, "OJ", how, step, **slow)
         if is_gpu and not options.no_compile:
             model = torch.compile(network(options.device))
             step = theirs(on_device(batch, num, options.device), model, options.device)
