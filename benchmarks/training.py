@@ -50,14 +50,14 @@ def ours(method: str, engine: str, batch: int, num: int, device: str) -> tuple[S
     batches = OrbitBatches(orbits, orbits_per_batch=batch // MEMBERS, members_per_batch=MEMBERS)
     model = network(device)
     loss = build_loss(
-        method,  # type: ignore[arg-type]
+        method,
         LossConfig(),
         code_size=CODE_SIZE,
         num_orbits=num,
         default_margin=MARGIN,
     ).to(device)
     steps, how = choose_steps(
-        engine,  # type: ignore[arg-type]
+        engine,
         model,
         loss,
         adam([*model.parameters(), *loss.parameters()], 1e-3, 1e-12),

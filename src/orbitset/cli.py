@@ -278,10 +278,9 @@ def main() -> None:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         sys.exit(_fail(f"{error.strerror or error}{where}", None, 1))
-    except MemoryError:
-        sys.exit(_fail("there is not enough memory for this", "lower the sizes that were set", 1))
-    except RuntimeError as error:
-        if "allocate memory" not in str(error) and "out of memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
+        if not is_memory and "out of memory" not in str(error):
             raise
         sys.exit(_fail("there is not enough memory for this", "lower the sizes that were set", 1))
     except Exception as error:  # what typer's parser raises; its classes move between versions

@@ -104,15 +104,25 @@ class _Launched:
         self.log.append(self.text)
 
 
-@pytest.mark.parametrize("uses_decoder", [True, False])
-@pytest.mark.parametrize("code_norm", ["none", "batch", "unit"])
-def test_the_pass_launches_what_the_plan_compiles(uses_decoder, code_norm, monkeypatch):
-    """On a CPU with kernels that do nothing: every gradient has the shape of its parameter."""
-    for factory in (layers.convolution, layers.weight_gradient, layers.pointwise):
-        factory.cache_clear()
-    layers.finish_step.cache_clear()
+@pytest.fixture
+def _kernels_that_do_nothing(monkeypatch):
+    factories = (
+        layers.convolution, layers.weight_gradient, layers.pointwise, layers.finish_step,
+    )  # fmt: skip
     monkeypatch.setattr(layers, "Kernel", _Launched)
     monkeypatch.setattr(_Launched, "log", [])
+    for factory in factories:
+        factory.cache_clear()
+    yield
+    for factory in factories:
+        factory.cache_clear()
+
+
+@pytest.mark.usefixtures("_kernels_that_do_nothing")
+@pytest.mark.parametrize("uses_decoder", [True, False])
+@pytest.mark.parametrize("code_norm", ["none", "batch", "unit"])
+def test_the_pass_launches_what_the_plan_compiles(uses_decoder, code_norm):
+    """On a CPU: every gradient has the shape of its parameter."""
     model = RectifyingEncoder(size_px=32, channels=(16, 32), code_size=8, code_norm=code_norm)
     plan, images = Plan(model), torch.rand(6, 1, 32, 32)
     run = _Pass(plan, images, uses_decoder)
@@ -123,6 +133,3 @@ def test_the_pass_launches_what_the_plan_compiles(uses_decoder, code_norm, monke
     assert [g.shape for g in grads] == [p.shape for p in parameters]
     layered = [text for text in _Launched.log if re.search("(convolution|weight_gradient)_", text)]
     assert sorted(layered) == sorted(plan.sources(6, uses_decoder))
-    for factory in (layers.convolution, layers.weight_gradient, layers.pointwise):
-        factory.cache_clear()
-    layers.finish_step.cache_clear()

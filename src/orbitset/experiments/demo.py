@@ -61,9 +61,8 @@ def run_demo(
     with run.locked():
         if not (resume and run.exists):
             run.create(description, overwrite=overwrite)
-            for (
-                config
-            ) in configs:  # before any is trained, lest a kill leave old results among the new
+            # all of them before any is trained, lest a kill leave old results among the new
+            for config in configs:
                 Run(run / config.method).clear()
         for config in configs:
             results = train(

@@ -124,7 +124,7 @@ def convolution_shape(
     """As measured, or a guess for layers that were not."""
     measured = shapes.CONVOLUTIONS.get((size, inputs, outputs, kind, output))
     if measured is not None:
-        return ConvolutionShape(*measured[images >= shapes.MANY_IMAGES])
+        return ConvolutionShape(*measured[images >= MANY_IMAGES])
     for pixels in (256, 128, 64):
         shape = ConvolutionShape(pixels, 4, min(outputs, 32) // 8, min_blocks=1, buffers=1)
         _, _, threads, shared = convolution_plan(size, inputs, outputs, kind, output, shape)
@@ -139,7 +139,7 @@ def gradient_shape(
     """As measured, or a guess for layers that were not; the kind is that of the encoder's input."""
     measured = shapes.WEIGHT_GRADIENTS.get((size, inputs, outputs, kind, is_tied))
     if measured is not None:
-        return GradientShape(*measured[images >= shapes.MANY_IMAGES])
+        return GradientShape(*measured[images >= MANY_IMAGES])
     warps_m, nt = min(inputs, 32) // 16, min(outputs, 32) // 8
     # the kinds that take most shared memory: pooling is undone beside what is pooled
     worst: tuple[Kinds, Kinds] = (("ACT_POOL", "GRAD"), ("GRAD", "ACT"))

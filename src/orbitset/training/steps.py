@@ -1,8 +1,8 @@
-"""One training step, and two ways to do it again and again.
+"""One training step, and the ways to do it again and again.
 
-`train_step` is the step. The reference way calls it on one batch after another. The fast way, on a GPU,
-calls the same function with the network's fused twin, records what that launches and replays it: a CUDA
-graph, so that the host has nothing to do but to say which orbits come next.
+`train_step` is the step, and `Steps` calls it on one batch after another; `ReferenceSteps` does so without
+any kernel of ours. On a GPU `ReplayedSteps` calls the same function with the network's fused twin, records
+what that launches and replays it: a CUDA graph, so that the host only says which orbits come next.
 """
 
 import dataclasses
