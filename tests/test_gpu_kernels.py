@@ -250,7 +250,8 @@ def test_the_exemplar_loss_on_a_gpu_is_close_to_float32(chunk_bytes):
         assert _error(ours.grad.cpu(), theirs.grad) < 5e-3
 
 
-def _training(method, engine, steps=40, mode="fixed"):
+def _training(method, engine, mode="fixed"):
+    """A model, its parameters with the loss's, its steps, what watches them and a word on how they are done."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (45, 1, 14, 14), dtype=torch.uint8, generator=generator)
     orbits = AffineOrbits(
@@ -258,42 +259,49 @@ def _training(method, engine, steps=40, mode="fixed"):
     )
     batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
     model = _model(32, (16, 32), "batch")
+    torch.manual_seed(0)
     loss = build_loss(method, LossConfig(), code_size=64, num_orbits=45, default_margin=16.0)
+    parameters = [*model.parameters(), *loss.cuda().parameters()]
     monitor = Monitor()
     taken, how = choose_steps(
-        engine,
-        model,
-        loss.cuda(),
-        adam([*model.parameters(), *loss.parameters()], 1e-4, 1e-12),
-        batches,
-        monitor,
-        use_bfloat16=True,
+        engine, model, loss, adam(parameters, 1e-4, 1e-12), batches, monitor, use_bfloat16=True
     )
     model.train()
-    losses = [taken(step)["loss"].clone() for step in range(steps)]
-    return taken, torch.stack(losses), monitor, how
+    return parameters, taken, monitor, how
+
+
+def _losses(taken, steps=40):
+    return torch.stack([taken(step)["loss"].clone() for step in range(steps)])
 
 
 @pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE"])
 def test_both_engines_give_the_same_losses_within_rounding(method):
-    """Over batches of two sizes and two numbers of members, most of them replayed."""
-    _, reference, _, _ = _training(method, "reference")
-    taken, fast, monitor, how = _training(method, "auto")
-    assert isinstance(taken, ReplayedSteps) and "fused" in how
-    assert sum(recorded is not None for recorded in taken._recorded.values()) >= 2
-    assert _error(fast[:3], reference[:3]) < 2e-2
-    # later, rounding changes which negative is nearest, so single steps of mining methods wander a little
-    assert fast.mean().item() == pytest.approx(reference.mean().item(), rel=2e-2)
+    """Over batches of two sizes and two numbers of members, most of them replayed.
+
+    Every step starts from the reference's weights: left alone, two trainings drift apart, since rounding
+    decides which negative is nearest and Adam's first steps have one size whatever the gradient's.
+    """
+    theirs, reference, _, _ = _training(method, "reference")
+    ours, fast, monitor, how = _training(method, "auto")
+    assert isinstance(fast, ReplayedSteps) and "fused" in how
+    pairs = []
+    for step in range(40):
+        with torch.no_grad():
+            torch._foreach_copy_(ours, theirs)
+        pairs.append((fast(step)["loss"].clone(), reference(step)["loss"].clone()))
+    found, expected = (torch.stack(losses) for losses in zip(*pairs, strict=True))
+    assert sum(recorded is not None for recorded in fast._recorded.values()) >= 2
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=0)
     means, steps = monitor.state
     assert steps == 40
-    assert means["loss"] / 40 == pytest.approx(fast.mean().item(), rel=1e-4)
+    assert means["loss"] / 40 == pytest.approx(found.mean().item(), rel=1e-4)
 
 
 def test_fresh_orbits_are_replayed_too():
-    _, reference, _, _ = _training("OE", "reference", mode="fresh")
-    taken, fast, _, _ = _training("OE", "auto", mode="fresh")
+    reference = _losses(_training("OE", "reference", mode="fresh")[1])
+    taken = _training("OE", "auto", mode="fresh")[1]
     assert isinstance(taken, ReplayedSteps)
-    assert _error(fast, reference) < 3e-2
+    assert _error(_losses(taken), reference) < 3e-2
 
 
 def test_a_loss_that_promises_nothing_is_not_replayed_but_trained():
@@ -318,11 +326,8 @@ def test_a_killed_fast_run_goes_on(tmp_path):
     train(config, whole, device="cuda")
 
     class Killed(Silent):
-        def note(self, text):
-            self.notes = getattr(self, "notes", 0) + 1
-
         def update(self, step, images, terms):
-            if step > 60:
+            if step >= 40:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -334,7 +339,8 @@ def test_a_killed_fast_run_goes_on(tmp_path):
 
 
 def test_a_replayed_step_waits_for_nothing():
-    taken, _, _, _ = _training("OJ", "auto")
+    taken = _training("OJ", "auto")[1]
+    _losses(taken)
     torch.cuda.synchronize()
     with warnings.catch_warnings(action="ignore"):
         torch.cuda.set_sync_debug_mode("error")
