@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from orbitset import kernels
 from orbitset.config import with_settings
-from orbitset.encoders import RectifyingEncoder
+from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
 from orbitset.encoders.fused import FusedEncoder
 from orbitset.errors import ConfigError
 from orbitset.experiments import affine_digits, train
@@ -88,18 +88,23 @@ def test_the_fused_network_is_as_near_the_truth_as_autocast(
 
     exact = _model(size, channels, code_norm).double()
     run = exact if uses_decoder else exact.encode
-    true_outputs, true_grads = _pass(exact, run, images.double(), pulls, uses_decoder=uses_decoder)
+    seen_exactly = images.double().requires_grad_()
+    true_outputs, true_grads = _pass(exact, run, seen_exactly, pulls, uses_decoder=uses_decoder)
 
     def autocast(x):
         with torch.autocast("cuda", torch.bfloat16):
             return model(x) if uses_decoder else model.encode(x)
 
-    outputs, grads = _pass(model, autocast, images, pulls, uses_decoder=uses_decoder)
+    seen = images.clone().requires_grad_()
+    outputs, grads = _pass(model, autocast, seen, pulls, uses_decoder=uses_decoder)
     statistics = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(before)
     fused = FusedEncoder(model)
     run = fused if uses_decoder else fused.encode
-    fused_outputs, fused_grads = _pass(model, run, images, pulls, uses_decoder=uses_decoder)
+    shown = images.clone().requires_grad_()
+    fused_outputs, fused_grads = _pass(model, run, shown, pulls, uses_decoder=uses_decoder)
+    grads["images"], fused_grads["images"] = seen.grad, shown.grad
+    true_grads["images"] = seen_exactly.grad
 
     assert fused_grads.keys() == grads.keys()
     for ours, theirs, truth in zip(fused_outputs, outputs, true_outputs, strict=True):
@@ -251,7 +256,7 @@ def test_the_exemplar_loss_on_a_gpu_is_close_to_float32(chunk_bytes):
 
 
 def _training(method, engine, mode="fixed"):
-    """A model, its parameters with the loss's, its steps, what watches them and a word on how they are done."""
+    """All parameters, the steps, what watches them and a word on how they are done."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (45, 1, 14, 14), dtype=torch.uint8, generator=generator)
     orbits = AffineOrbits(
@@ -260,7 +265,11 @@ def _training(method, engine, mode="fixed"):
     batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
     model = _model(32, (16, 32), "batch")
     torch.manual_seed(0)
-    loss = build_loss(method, LossConfig(), code_size=64, num_orbits=45, default_margin=16.0)
+    if method.endswith("-STN"):
+        transformer = SpatialTransformer(in_channels=1, size_px=32).cuda()
+        torch.nn.init.normal_(transformer.map.weight, std=0.1)
+        model = TransformedEncoder(transformer, model)
+    loss = build_loss(method[:2], LossConfig(), code_size=64, num_orbits=45, default_margin=16.0)
     parameters = [*model.parameters(), *loss.cuda().parameters()]
     monitor = Monitor()
     taken, how = choose_steps(
@@ -274,7 +283,7 @@ def _losses(taken, steps=40):
     return torch.stack([taken(step)["loss"].clone() for step in range(steps)])
 
 
-@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE"])
+@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN", "OJ-STN"])
 def test_both_engines_give_the_same_losses_within_rounding(method):
     """Over batches of two sizes and two numbers of members, most of them replayed.
 

@@ -120,16 +120,18 @@ def _kernels_that_do_nothing(monkeypatch):
 
 @pytest.mark.usefixtures("_kernels_that_do_nothing")
 @pytest.mark.parametrize("uses_decoder", [True, False])
+@pytest.mark.parametrize("image_gradient", [True, False])
 @pytest.mark.parametrize("code_norm", ["none", "batch", "unit"])
-def test_the_pass_launches_what_the_plan_compiles(uses_decoder, code_norm):
+def test_the_pass_launches_what_the_plan_compiles(uses_decoder, image_gradient, code_norm):
     """On a CPU: every gradient has the shape of its parameter."""
     model = RectifyingEncoder(size_px=32, channels=(16, 32), code_size=8, code_norm=code_norm)
     plan, images = Plan(model), torch.rand(6, 1, 32, 32)
-    run = _Pass(plan, images, uses_decoder)
+    run = _Pass(plan, images, uses_decoder, image_gradient)
     codes, rectified = run.forward()
     assert codes.shape == (6, 8) and rectified.shape[:1] == ((6,) if uses_decoder else (0,))
     grads = run.backward(torch.rand_like(codes), torch.rand_like(rectified))
     parameters = plan.parameters(uses_decoder)
     assert [g.shape for g in grads] == [p.shape for p in parameters]
     layered = [text for text in _Launched.log if re.search("(convolution|weight_gradient)_", text)]
-    assert sorted(layered) == sorted(plan.sources(6, uses_decoder))
+    assert sorted(layered) == sorted(plan.sources(6, uses_decoder, image_gradient))
+    assert (run.grad_images is not None) == image_gradient

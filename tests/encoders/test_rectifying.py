@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from orbitset.encoders.rectifying import EncoderConfig, RectifyingEncoder, build_encoder
+from orbitset.encoders.rectifying import EncoderConfig, RectifyingEncoder
 from orbitset.errors import ConfigError
 
 UNPOOLINGS = ["copy", "corner", "switches"]
@@ -222,14 +222,3 @@ def test_encoder_settings_out_of_range_are_refused(settings, text):
     with pytest.raises(ConfigError) as info:
         EncoderConfig(**settings)
     assert str(info.value).startswith(text)
-
-
-def test_build_encoder_follows_every_setting():
-    config = EncoderConfig(
-        channels=(2, 4), code_size=7, code_norm="batch", pool=4, unpooling="corner"
-    )
-    model = build_encoder(config, in_channels=3, size_px=20)
-    assert (model.in_channels, model.size_px, model.code_size) == (3, 20, 7)
-    assert model.encoder.widths == (3, 2, 2, 4, 4)
-    assert (model.code_norm, model.encoder.pool, model.decoder.unpooling) == ("batch", 4, "corner")
-    assert model.rectify(random_images(2, 3, 20)).shape == (2, 3, 20, 20)

@@ -16,9 +16,7 @@ from orbitset.losses import (
     distance_matrix,
     exemplar_loss,
     objective,
-    parse_method,
 )
-from orbitset.losses.methods import Method
 from orbitset.losses.mining import Variant
 from orbitset.orbits.batches import Batch
 
@@ -281,22 +279,6 @@ def test_objective_makes_a_module_of_a_function(uses_rectified, codes, batch, re
 
 def test_objective_uses_no_rectified_images_unless_asked():
     assert objective()(lambda codes, batch, rectified: {}).uses_rectified is False
-
-
-@pytest.mark.parametrize("name", get_args(Method))
-def test_parse_method_ignores_case(name):
-    assert parse_method(name) == parse_method(name.lower()) == parse_method(name.title()) == name
-    assert name in get_args(Method)
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"), [("ojj", "did you mean OJ?"), ("AEE", "did you mean AE?"), ("zzz", None)]
-)
-def test_parse_method_refuses_other_names_with_the_nearest(name, hint):
-    with pytest.raises(ConfigError, match="choose one of OJ, OT, OE, ST, EX, AE") as error:
-        parse_method(name)
-    assert repr(name.upper()) in str(error.value)
-    assert error.value.hint == hint
 
 
 @pytest.mark.parametrize("name", ["margin", "discriminate_weight", "rectify_weight"])

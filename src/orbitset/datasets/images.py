@@ -31,3 +31,9 @@ class Splits:
     train: ImageSet
     validation: ImageSet
     test: ImageSet
+
+    def without_test(self) -> "Splits":
+        """For choosing settings: labelled examples and queries both from validation images, every other one
+        for each, so that they have none in common; the test images are left out."""
+        labelled, queries = self.validation[::2], self.validation[1::2]
+        return Splits(self.train, labelled, queries)

@@ -1,5 +1,14 @@
 """What is learned: encoders that turn images into codes and codes back into rectified images."""
 
-from orbitset.encoders.rectifying import EncoderConfig, RectifyingEncoder, build_encoder
+from orbitset.encoders.build import Encoder, build_encoder
+from orbitset.encoders.rectifying import EncoderConfig, RectifyingEncoder
+from orbitset.encoders.spatial_transformer import SpatialTransformer, TransformedEncoder
 
-__all__ = ["EncoderConfig", "RectifyingEncoder", "build_encoder"]
+__all__ = [
+    "Encoder",
+    "EncoderConfig",
+    "RectifyingEncoder",
+    "SpatialTransformer",
+    "TransformedEncoder",
+    "build_encoder",
+]

@@ -50,10 +50,10 @@ class FusedEncoder(nn.Module):
     def _run(self, images: Tensor, uses_decoder: bool) -> tuple[Tensor, Tensor]:
         model = self.plan.model
         model.check(images)
-        if not model.training or images.requires_grad:
-            raise RuntimeError("the fused pass is for training and gives images no gradient")
+        if not model.training:
+            raise RuntimeError("the fused pass is for training only")
         with torch.cuda.device(images.device):
-            self.plan.prepare(len(images), uses_decoder)
+            self.plan.prepare(len(images), uses_decoder, images.requires_grad)
             parameters = self.plan.parameters(uses_decoder)
             outputs = _Network.apply(self.plan, images, uses_decoder, *parameters)
         return cast(tuple[Tensor, Tensor], outputs)
@@ -64,7 +64,7 @@ class _Network(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, images: Tensor, uses_decoder: bool, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
-        run = ctx.run = _Pass(plan, images, uses_decoder)
+        run = ctx.run = _Pass(plan, images, uses_decoder, ctx.needs_input_grad[1])
         return run.forward()
 
     @staticmethod
@@ -74,15 +74,19 @@ class _Network(torch.autograd.Function):
         if run is None:
             raise RuntimeError("the fused pass can go back once only; add up the losses first")
         with torch.cuda.device(grad_codes.device):
-            return None, None, None, *run.backward(grad_codes, grad_rectified)
+            grads = run.backward(grad_codes, grad_rectified)
+            return None, run.grad_images, None, *grads
 
 
 class _Pass:
     """One batch on its way through the network and back."""
 
-    def __init__(self, plan: Plan, images: Tensor, uses_decoder: bool) -> None:
+    def __init__(
+        self, plan: Plan, images: Tensor, uses_decoder: bool, image_gradient: bool = False
+    ) -> None:
         self.plan, self.uses_decoder = plan, uses_decoder
         self.images = images.float().contiguous()
+        self.grad_images = torch.empty_like(self.images) if image_gradient else None
         self.num = len(images)
         self.packed = plan.pack()
         num_norms = len(plan.norms) + (plan.depth if uses_decoder else 0)
@@ -207,6 +211,7 @@ class _Pass:
             source = self._encoder_input(layer)
             self._weight_gradient(layer, (source, (kind, arriving)))
             if layer == 0:
+                self._image_gradient(kind, arriving)
                 break
             below = self.y[layer - 1]
             size, width = plan.sizes[layer], plan.widths[layer]
@@ -215,6 +220,12 @@ class _Pass:
             output: kernels.Output = "MASK" if layer % 2 else "MASK_POOL"
             self._convolve(layer, kind, arriving, output, target, transposed=True)
             grad = leaving
+
+    def _image_gradient(self, kind: kernels.Kind, arriving: kernels.Operand) -> None:
+        if self.grad_images is not None:
+            target = kernels.operand(self.grad_images)
+            zero = self.plan.zero
+            self._convolve(0, kind, arriving, "IMAGE", target, transposed=True, bias=zero)
 
     def _encoder_input(self, layer: int) -> _Source:
         kind = encoder_kinds(layer)[0]

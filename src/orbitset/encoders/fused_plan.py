@@ -99,16 +99,17 @@ class Plan:
         index = torch.cat(indices)
         self.indices = torch.where(index < 0, start, index).to(device)  # one zero lies at the end
         self.zero = torch.zeros(1, device=device)
-        self._prepared: set[tuple[bool, bool]] = set()
+        self._prepared: set[tuple[bool, bool, bool]] = set()
 
-    def prepare(self, num: int, uses_decoder: bool) -> None:
+    def prepare(self, num: int, uses_decoder: bool, image_gradient: bool) -> None:
         """Compile the kernels of all layers at once, before the first of them is needed."""
-        key = (num >= kernels.MANY_IMAGES, uses_decoder)
+        key = (num >= kernels.MANY_IMAGES, uses_decoder, image_gradient)
         if key not in self._prepared:
             self._prepared.add(key)
-            compile_ahead(self.sources(num, uses_decoder), arch_of(self.indices.device))
+            sources = self.sources(num, uses_decoder, image_gradient)
+            compile_ahead(sources, arch_of(self.indices.device))
 
-    def sources(self, num: int, uses_decoder: bool) -> list[str]:
+    def sources(self, num: int, uses_decoder: bool, image_gradient: bool = False) -> list[str]:
         """Of all layers' kernels, in both directions."""
         sources = []
         for layer in range(self.depth):
@@ -120,6 +121,8 @@ class Plan:
             ]
             if layer:
                 passes.append((outputs, inputs, out_of, "MASK" if layer % 2 else "MASK_POOL"))
+            elif image_gradient:
+                passes.append((outputs, inputs, out_of, "IMAGE"))
             decoder = decoder_kinds(layer) if uses_decoder else None
             if decoder is not None:
                 passes.append((outputs, inputs, decoder[1], "STATS" if layer else "IMAGE"))

@@ -155,16 +155,3 @@ class RectifyingEncoder(nn.Module):
                 f"images have dtype {str(images.dtype).removeprefix('torch.')}; "
                 "give floats in [0, 1], for uint8 images.float() / 255"
             )
-
-
-def build_encoder(config: EncoderConfig, *, in_channels: int, size_px: int) -> RectifyingEncoder:
-    """The network a configuration describes, for images of the given shape."""
-    return RectifyingEncoder(
-        in_channels=in_channels,
-        size_px=size_px,
-        channels=config.channels,
-        code_size=config.code_size,
-        code_norm=config.code_norm,
-        pool=config.pool,
-        unpooling=config.unpooling,
-    )

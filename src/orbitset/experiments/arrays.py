@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orbitset.encoders.rectifying import RectifyingEncoder
+from orbitset.encoders import Encoder, TransformedEncoder
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.task import OneShotTask, encoding_with, orbit_curve
 from orbitset.orbits.computed import AffineOrbits
@@ -18,7 +18,7 @@ _TSNE_DIMENSIONS = 50
 
 @torch.inference_mode()
 def figure_arrays(
-    config: ExperimentConfig, model: RectifyingEncoder, task: OneShotTask | None, test: AffineOrbits
+    config: ExperimentConfig, model: Encoder, task: OneShotTask | None, test: AffineOrbits
 ) -> bytes:
     """The content of arrays.npz."""
     encode = encoding_with(model, precision=config.train.precision)
@@ -26,6 +26,9 @@ def figure_arrays(
     shown = _shown_orbits(test)
     member = torch.arange(1, len(shown) + 1, device=test.device) % test.num_members
     transformed = test.members(shown, member)
+    # a spatial transformer is trained to show the encoder a rectified image, the decoder behind it is not
+    rectify = model.transform if isinstance(model, TransformedEncoder) else model.rectify
+    rectified = rectify(transformed)
     rows = min(_STRIP_ROWS, len(shown))
     strips = shown[:rows].repeat_interleave(_STRIP_COLUMNS)
     strip_member = torch.arange(_STRIP_COLUMNS, device=test.device) % test.num_members
@@ -35,7 +38,7 @@ def figure_arrays(
         "selectivity": curve.selectivity,
         "canonical": _to_uint8(test.canonical(shown)),
         "transformed": _to_uint8(transformed),
-        "rectified": _to_uint8(model.rectify(transformed)),
+        "rectified": _to_uint8(rectified),
         "members": _to_uint8(test.members(strips, strip_member.repeat(rows))).unflatten(
             0, (rows, _STRIP_COLUMNS)
         ),

@@ -8,8 +8,8 @@ from orbitset.config import from_dict, with_settings
 from orbitset.datasets.named import load_splits
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.methods import Method, parse_method
 from orbitset.experiments.recipes import affine_images, recipe
-from orbitset.losses.methods import Method, parse_method
 from orbitset.runs import Run
 
 

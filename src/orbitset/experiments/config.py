@@ -1,18 +1,25 @@
 """One experiment, described whole: what config.json holds."""
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from orbitset.encoders.rectifying import EncoderConfig
-from orbitset.errors import ConfigError
-from orbitset.losses.methods import LossConfig, Method
+from orbitset.errors import ConfigError, check_choice
+from orbitset.experiments.methods import Method, has_transformer, objective_of
+from orbitset.losses.methods import LossConfig
+from orbitset.losses.methods import Method as Objective
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.training.fit import TrainConfig
+
+On = Literal["test", "validation"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
     """The one-shot task: labelled examples from validation images, queries from test images."""
 
+    on: On = "test"
+    """validation: queries from validation images too, none of them labelled; for choosing settings"""
     test_images: int = 25_000
     draws: int = 100
     seed: int = 0
@@ -20,6 +27,7 @@ class EvalConfig:
     tsne_points: int = 1_000
 
     def __post_init__(self) -> None:
+        check_choice("evaluation.on", self.on, get_args(On))
         for name in ("test_images", "draws"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"evaluation.{name} is {getattr(self, name)}; give at least 1")
@@ -54,17 +62,25 @@ class ExperimentConfig:
 
     @property
     def uses_margin(self) -> bool:
-        return self.method in ("OJ", "OT", "ST")
+        return self.objective in ("OJ", "OT", "ST")
+
+    @property
+    def objective(self) -> Objective:
+        return objective_of(self.method)
+
+    @property
+    def has_transformer(self) -> bool:
+        return has_transformer(self.method)
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; give at least 0")
-        if self.method in ("OJ", "OT") and self.orbits.members_per_batch < 2:
+        if self.objective in ("OJ", "OT") and self.orbits.members_per_batch < 2:
             raise ConfigError(
                 f"orbits.members_per_batch is {self.orbits.members_per_batch}, but {self.method} compares "
                 "members of one orbit; give at least 2"
             )
-        if self.method in ("OJ", "OT", "ST") and self.orbits.orbits_per_batch < 2:
+        if self.uses_margin and self.orbits.orbits_per_batch < 2:
             raise ConfigError(
                 f"orbits.orbits_per_batch is {self.orbits.orbits_per_batch}, but {self.method} compares "
                 "orbits: a batch with one orbit has no negatives; give at least 2"

@@ -6,9 +6,9 @@ from typing import Any
 from orbitset.config import from_dict, to_dict
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.methods import Method
 from orbitset.experiments.recipes import affine_digits
 from orbitset.experiments.single import train
-from orbitset.losses.methods import Method
 from orbitset.runs import Run
 from orbitset.training.progress import Progress
 

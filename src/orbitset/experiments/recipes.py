@@ -6,7 +6,8 @@ from dataclasses import replace
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import check_choice
 from orbitset.experiments.config import EvalConfig, ExperimentConfig
-from orbitset.losses.methods import LossConfig, Method
+from orbitset.experiments.methods import Method
+from orbitset.losses.methods import LossConfig
 from orbitset.orbits.affine import AffineRanges
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.training.fit import TrainConfig

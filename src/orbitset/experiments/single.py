@@ -9,7 +9,7 @@ from torch import nn
 from orbitset.config import differences, from_dict, to_dict
 from orbitset.datasets.images import ImageSet, Splits
 from orbitset.datasets.named import load_splits
-from orbitset.encoders.rectifying import RectifyingEncoder, build_encoder
+from orbitset.encoders import Encoder, build_encoder
 from orbitset.errors import ConfigError, RunError
 from orbitset.experiments.arrays import figure_arrays
 from orbitset.experiments.config import ExperimentConfig
@@ -40,9 +40,9 @@ def train(
     progress = progress or Silent()
     if not (resume and run.exists):
         run.check_free(overwrite=overwrite)
-    splits = load_splits(config.data)
-    if config.method == "ST" and splits.train.labels is None:
-        raise ConfigError("ST learns from class labels, and these images have none")
+    splits = load_data(config)
+    if config.objective == "ST" and splits.train.labels is None:
+        raise ConfigError(f"{config.method} learns from class labels, and these images have none")
     test = orbits_of_test(config, splits, device)
     task = build_task(config, splits, test) if splits.test.labels is not None else None
     batches = _batches(config, splits.train.to(device))
@@ -51,7 +51,7 @@ def train(
         "loss",
         config.seed,
         lambda: build_loss(
-            config.method,
+            config.objective,
             config.loss,
             default_margin=config.margin,
             code_size=config.encoder.code_size,
@@ -112,22 +112,26 @@ def _is_finished(
     return False
 
 
-def load_run(
-    run: Run, *, device: str = "cpu"
-) -> tuple[ExperimentConfig, RectifyingEncoder, Splits]:
+def load_run(run: Run, *, device: str = "cpu") -> tuple[ExperimentConfig, Encoder, Splits]:
     """A finished run's configuration, its trained model and its data."""
     if "runs" in run.require().config:
         raise RunError(
             f"{run.path} holds the runs {', '.join(run.config['runs'])}; name one of them"
         )
     config = from_dict(ExperimentConfig, run.config)
-    splits = load_splits(config.data)
+    splits = load_data(config)
     model = build_model(config, splits)
     load_model(run / "model.safetensors", model)
     return config, model.to(device).eval(), splits
 
 
-def build_model(config: ExperimentConfig, splits: Splits) -> RectifyingEncoder:
+def load_data(config: ExperimentConfig) -> Splits:
+    """The images an experiment may look at: the test images only if it is evaluated on them."""
+    splits = load_splits(config.data)
+    return splits if config.evaluation.on == "test" else splits.without_test()
+
+
+def build_model(config: ExperimentConfig, splits: Splits) -> Encoder:
     """The untrained network: its weights depend on the seed alone."""
     return _seeded(
         "model",
@@ -136,6 +140,7 @@ def build_model(config: ExperimentConfig, splits: Splits) -> RectifyingEncoder:
             config.encoder,
             in_channels=splits.train.images.shape[1],
             size_px=config.orbits.canvas_px,
+            has_transformer=config.has_transformer,
         ),
     )
 

@@ -11,7 +11,6 @@ from orbitset.losses.methods import (
     SupervisedTriplet,
     build_loss,
     objective,
-    parse_method,
 )
 from orbitset.losses.mining import Mined, Triplets, mine
 from orbitset.losses.triplet import TripletLoss, TripletMiner, triplet_loss
@@ -34,7 +33,6 @@ __all__ = [
     "objective",
     "orbit_joint_loss",
     "paired_distances",
-    "parse_method",
     "reconstruction_loss",
     "triplet_loss",
 ]

@@ -10,7 +10,7 @@ the batch's only: nothing read back, nothing drawn on the host, no Python state.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -203,16 +203,6 @@ class LossConfig:
         check_choice("loss.scale", self.scale, get_args(Scale))
         check_choice("loss.reduction", self.reduction, get_args(Reduction))
         check_variant(self.mining)
-
-
-def parse_method(name: str) -> Method:
-    """The method of that name, whatever its case.
-
-    >>> parse_method("oj")
-    'OJ'
-    """
-    check_choice("method", name.upper(), get_args(Method))
-    return cast(Method, name.upper())
 
 
 def build_loss(
