@@ -73,7 +73,7 @@ def _pass(model, run, images, pulls, *, uses_decoder):
         (8, (64,), 2),
     ],
 )
-@pytest.mark.parametrize("code_norm", ["none", "batch", "unit"])
+@pytest.mark.parametrize("code_norm", ["none", "batch", "unit", "sphere"])
 @pytest.mark.parametrize("uses_decoder", [True, False])
 def test_the_fused_network_is_as_near_the_truth_as_autocast(
     size, channels, num, code_norm, uses_decoder

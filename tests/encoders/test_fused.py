@@ -121,7 +121,7 @@ def _kernels_that_do_nothing(monkeypatch):
 @pytest.mark.usefixtures("_kernels_that_do_nothing")
 @pytest.mark.parametrize("uses_decoder", [True, False])
 @pytest.mark.parametrize("image_gradient", [True, False])
-@pytest.mark.parametrize("code_norm", ["none", "batch", "unit"])
+@pytest.mark.parametrize("code_norm", ["none", "batch", "unit", "sphere"])
 def test_the_pass_launches_what_the_plan_compiles(uses_decoder, image_gradient, code_norm):
     """On a CPU: every gradient has the shape of its parameter."""
     model = RectifyingEncoder(size_px=32, channels=(16, 32), code_size=8, code_norm=code_norm)

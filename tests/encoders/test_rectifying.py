@@ -53,7 +53,7 @@ def test_the_papers_network_is_the_default():
 
 
 @pytest.mark.parametrize("unpooling", ["copy", "corner"])
-@pytest.mark.parametrize("code_norm", ["none", "batch", "unit"])
+@pytest.mark.parametrize("code_norm", ["none", "batch", "unit", "sphere"])
 @pytest.mark.parametrize("training", [True, False])
 def test_rectifying_is_decoding_the_encoded(unpooling, code_norm, training):
     model = make_model(unpooling=unpooling, code_norm=code_norm).train(training)
@@ -121,7 +121,7 @@ def test_weights_stay_tied_after_a_step():
 
 
 @pytest.mark.parametrize("unpooling", UNPOOLINGS)
-@pytest.mark.parametrize("code_norm", ["none", "batch", "unit"])
+@pytest.mark.parametrize("code_norm", ["none", "batch", "unit", "sphere"])
 def test_gradients_reach_every_parameter(unpooling, code_norm):
     model, images = make_model(unpooling=unpooling, code_norm=code_norm), random_images()
     target = torch.rand(4, 12, generator=torch.Generator().manual_seed(1))
@@ -211,7 +211,10 @@ def test_a_size_that_cannot_be_halved_is_refused(size_px, channels):
         ({"channels": (4, 0)}, "encoder.channels is (4, 0); give one width per block"),
         ({"code_size": 0}, "encoder.code_size is 0; give at least 1"),
         ({"pool": 3}, "encoder.pool is 3; choose 2 or 4"),
-        ({"code_norm": "layer"}, "encoder.code_norm is 'layer'; choose one of none, batch, unit"),
+        (
+            {"code_norm": "layer"},
+            "encoder.code_norm is 'layer'; choose one of none, batch, unit, sphere",
+        ),
         (
             {"unpooling": "mean"},
             "encoder.unpooling is 'mean'; choose one of copy, corner, switches",

@@ -167,6 +167,22 @@ def test_orbits_of_one_side_only_leave_nothing_out():
     assert torch.equal(with_orbits, one_shot_accuracy(random_set(), queries, draws=5).per_draw)
 
 
+def test_per_query_says_in_which_part_of_its_draws_a_query_was_right():
+    gallery, queries = random_set(seed=0, orbits=True), random_set(num=30, seed=1, orbits=True)
+    sets = draw_labelled_sets(gallery.labels, shots=1, draws=9)
+    found = knn_accuracy(gallery, queries, labelled_sets=sets).per_query
+    for query in range(len(queries)):
+        right = []
+        for rows in sets:
+            if queries.orbits[query] in gallery.orbits[rows]:
+                continue
+            examples, labels = gallery.codes[rows].tolist(), gallery.labels[rows].tolist()
+            predicted = predicted_by_loop(examples, labels, queries.codes[query].tolist(), 1)
+            right.append(predicted == int(queries.labels[query]))
+        expected = float(np.mean(right)) if right else float("nan")
+        assert found[query].item() == pytest.approx(expected, nan_ok=True)
+
+
 def test_no_query_left_is_an_error():
     labelled = Labelled(torch.zeros(2, 1), torch.arange(2), torch.arange(2))
     with pytest.raises(ValueError, match="no query is left to score"):

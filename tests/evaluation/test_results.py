@@ -10,7 +10,7 @@ VALUES = [0.5, 0.25, 0.75, 1.0, 0.125, 0.625, 0.5]
 
 
 def accuracy_of(values):
-    return Accuracy(torch.tensor(values, dtype=torch.float64))
+    return Accuracy(torch.tensor(values, dtype=torch.float64), torch.zeros(0))
 
 
 def test_mean_and_deviation_are_those_of_the_draws():

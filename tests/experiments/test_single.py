@@ -25,7 +25,7 @@ from orbitset.experiments import (
     load_run,
     train,
 )
-from orbitset.experiments.single import build_task, orbits_of_test
+from orbitset.experiments.single import build_task, load_data, orbits_of_test, without_splits
 from orbitset.experiments.task import encoding_with
 from orbitset.runs import Run
 from orbitset.training.progress import Silent
@@ -45,7 +45,7 @@ def _small(method="OJ", *settings):
     return with_settings(affine_digits(method), [*SMALL, *settings])
 
 
-@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE"])
+@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN"])
 def test_every_method_trains_to_a_finished_run(tmp_path, method):
     run = Run(tmp_path / "run")
     results = train(_small(method, "train.epochs=0.005"), run)
@@ -72,8 +72,40 @@ def test_loaded_run_scores_as_it_did_at_the_end_of_training(tmp_path):
     config, model, splits = load_run(Run(tmp_path / "run"))
     task = build_task(config, splits, orbits_of_test(config, splits, "cpu"))
     scores = task.scores(encoding_with(model))
-    assert scores["euclidean"].summary() == Run(tmp_path / "run").records()[-1]["accuracy"]
+    record = Run(tmp_path / "run").records()[-1]["accuracy"]
+    assert scores["euclidean"].summary() == without_splits(record)
     assert not model.training
+
+
+def test_records_hold_the_scores_of_both_sides_of_every_split(tmp_path):
+    run = Run(tmp_path / "run")
+    train(_small("OE", "train.epochs=0.005", "evaluation.splits=3"), run)
+    for record in run.records():
+        sides = record["accuracy"]["va"], record["accuracy"]["te"]
+        assert [len(side) for side in sides] == [3, 3]
+        assert min(map(min, sides)) <= record["accuracy"]["mean"] <= max(map(max, sides))
+    train(_small("OE", "train.epochs=0.005", "evaluation.splits=0"), Run(tmp_path / "none"))
+    assert "va" not in Run(tmp_path / "none").records()[-1]["accuracy"]
+
+
+def test_evaluations_can_be_asked_for_by_epoch(tmp_path):
+    run = Run(tmp_path / "run")
+    train(_small("AE", "train.epochs=0.02", "train.evaluate_at=0.005,0.01,7"), run)
+    epochs = [record["epoch"] for record in run.records()]
+    assert epochs[0] == 0 and len(epochs) == 4
+    assert epochs[1:] == pytest.approx([0.005, 0.01, 0.02], abs=0.003)
+
+
+def test_settings_can_be_chosen_without_looking_at_the_test_images(tmp_path):
+    on_test, on_validation = (
+        load_data(_small("OJ", f"evaluation.on={on}")) for on in ("test", "validation")
+    )
+    seen = {image.numpy().tobytes() for image in on_validation.test.images}
+    labelled = {image.numpy().tobytes() for image in on_validation.validation.images}
+    hidden = {image.numpy().tobytes() for image in on_test.test.images}
+    assert not seen & hidden and not seen & labelled
+    assert len(on_validation.test) + len(on_validation.validation) == len(on_test.validation)
+    assert train(_small("OJ", "evaluation.on=validation"), Run(tmp_path / "run"))["rows"]
 
 
 def test_resume_with_other_settings_names_what_differs(tmp_path):

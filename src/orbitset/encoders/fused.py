@@ -118,7 +118,7 @@ class _Pass:
         linear = F.linear(self.pooled.flatten(1), self.code_weight, bias).float()
         with torch.enable_grad():
             self.linear = linear.requires_grad_()
-            self.codes = model.normalise(self.linear)
+            self.codes = model.code_norm(self.linear)
         codes = self.codes.detach()
         rectified = codes.new_empty(0)
         if self.uses_decoder:
@@ -154,7 +154,7 @@ class _Pass:
             grad_top = self._decoder_backward(grad_rectified)
             factors.append((self.rounded_codes, grad_top))
             grad_codes = grad_codes + (grad_top @ self.code_weight.T).float()
-        code_parameters = [] if model.batch_norm is None else list(model.batch_norm.parameters())
+        code_parameters = list(model.code_norm.parameters())
         grad_linear, *grad_code_parameters = torch.autograd.grad(
             self.codes, [self.linear, *code_parameters], grad_codes
         )

@@ -146,8 +146,7 @@ class Plan:
         given = [conv.weight for conv in self.convs]
         given += [p for norm in self.norms for p in (norm.weight, norm.bias)]
         given += [model.encoder.code.weight, model.encoder.code.bias]
-        if model.batch_norm is not None:
-            given += [model.batch_norm.weight, model.batch_norm.bias]
+        given += model.code_norm.parameters()
         if uses_decoder:
             given += [p for norm in self.decoder_norms[1:] for p in (norm.weight, norm.bias)]
             given.append(model.decoder.bias)

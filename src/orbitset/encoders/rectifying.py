@@ -4,18 +4,16 @@ Shapes: N images of C x S x S, D code entries.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from orbitset.encoders.code_norm import CodeNorm, build_code_norm
 from orbitset.encoders.pooling import Unpooling
 from orbitset.encoders.tied_decoder import TiedDecoder
 from orbitset.encoders.vgg import VGGEncoder
 from orbitset.errors import ConfigError, check_choice
-
-CodeNorm = Literal["none", "batch", "unit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +78,7 @@ class RectifyingEncoder(nn.Module):
             code_size=code_size,
             pool=pool,
         )
-        self.code_norm = code_norm
-        self.batch_norm = nn.BatchNorm1d(code_size) if code_norm == "batch" else None
+        self.code_norm = build_code_norm(code_norm, code_size)
         self.decoder = TiedDecoder(self.encoder, unpooling)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -129,14 +126,7 @@ class RectifyingEncoder(nn.Module):
         images = images.contiguous(memory_format=torch.channels_last)
         codes, switches = self.encoder(images, keep_switches=keep_switches)
         codes = codes.float() if codes.dtype in (torch.bfloat16, torch.float16) else codes
-        return self.normalise(codes), switches
-
-    def normalise(self, codes_ND: Tensor) -> Tensor:
-        """What `code_norm` asks for; codes come out of `encode` with it."""
-        if self.batch_norm is not None:
-            normalised: Tensor = self.batch_norm(codes_ND)
-            return normalised
-        return F.normalize(codes_ND, dim=1) if self.code_norm == "unit" else codes_ND
+        return self.code_norm(codes), switches
 
     def _decode(self, codes: Tensor, switches: list[Tensor]) -> Tensor:
         images: Tensor = self.decoder(codes, self.encoder, switches)

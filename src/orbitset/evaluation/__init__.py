@@ -1,5 +1,6 @@
 """What it is worth: functions of codes and labels, never of models."""
 
+from orbitset.evaluation.early_stopping import Splits, Stopped, orbit_splits, stop_early
 from orbitset.evaluation.invariance import InvarianceCurve, invariance_curve
 from orbitset.evaluation.labelled import Labelled, draw_labelled_sets
 from orbitset.evaluation.one_shot import knn_accuracy, linear_probe_accuracy, one_shot_accuracy
@@ -24,6 +25,8 @@ __all__ = [
     "InvarianceCurve",
     "Labelled",
     "PairedTest",
+    "Splits",
+    "Stopped",
     "adjusted_p",
     "compare_with",
     "corrected_t_test",
@@ -34,6 +37,8 @@ __all__ = [
     "mean_interval",
     "mean_over_seeds",
     "one_shot_accuracy",
+    "orbit_splits",
     "paired_t_test",
+    "stop_early",
     "wilcoxon_test",
 ]

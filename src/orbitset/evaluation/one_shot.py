@@ -72,7 +72,7 @@ def knn_accuracy(
     centre = used_UD[0]  # distances stay, rounding errors shrink, whole numbers stay exact
     used_UD = used_UD - centre
     labels_RL = gallery.labels[set_RL]
-    right_R = torch.zeros(len(set_RL), dtype=torch.int64, device=set_RL.device)
+    right_R, right_Q, left_out_Q = _counts(set_RL, queries)
     rows = max(1, _CHUNK_ENTRIES // max(set_RL.numel(), len(used_U)))
     for chunk_Q in torch.arange(len(queries), device=set_RL.device).split(rows):
         # |q|^2 is the same for all of a query's distances and is left out
@@ -81,8 +81,11 @@ def knn_accuracy(
         distance_QRL = distance_QU[:, column_RL.flatten()].unflatten(1, column_RL.shape)
         predicted_QR = _vote(distance_QRL, labels_RL, k)
         is_right_QR = predicted_QR == queries.labels[chunk_Q][:, None]
-        right_R += (is_right_QR & ~_own_orbit(gallery, queries, set_RL, chunk_Q)).sum(0)
-    return _accuracy(right_R, gallery, queries, set_RL)
+        is_own_QR = _own_orbit(gallery, queries, set_RL, chunk_Q)
+        is_right_QR &= ~is_own_QR
+        right_R += is_right_QR.sum(0)
+        right_Q[chunk_Q], left_out_Q[chunk_Q] = is_right_QR.sum(1), is_own_QR.sum(1)
+    return _accuracy(right_R, right_Q, left_out_Q, gallery, queries, set_RL)
 
 
 def linear_probe_accuracy(
@@ -103,7 +106,8 @@ def linear_probe_accuracy(
     set_RL = _labelled_sets(gallery, queries, shots, draws, seed, labelled_sets)
     gallery_codes = gallery.prepared(metric).double().cpu().numpy()
     query_codes = queries.prepared(metric).double().cpu().numpy()
-    right_R = []
+    right_R, right_Q, left_out_Q = _counts(set_RL, queries)
+    every = torch.arange(len(queries), device=set_RL.device)
     for r in range(len(set_RL)):
         rows = set_RL[r].cpu().numpy()
         scaler = StandardScaler().fit(gallery_codes[rows])
@@ -111,10 +115,12 @@ def linear_probe_accuracy(
         probe.fit(scaler.transform(gallery_codes[rows]), gallery.labels[set_RL[r]].cpu().numpy())
         predicted = torch.as_tensor(probe.predict(scaler.transform(query_codes)))
         is_right = predicted.to(queries.labels.device) == queries.labels
-        every = torch.arange(len(queries), device=set_RL.device)
         is_own = _own_orbit(gallery, queries, set_RL[r : r + 1], every).squeeze(1)
-        right_R.append((is_right & ~is_own).sum())
-    return _accuracy(torch.stack(right_R), gallery, queries, set_RL)
+        is_right &= ~is_own
+        right_R[r] = is_right.sum()
+        right_Q += is_right
+        left_out_Q += is_own
+    return _accuracy(right_R, right_Q, left_out_Q, gallery, queries, set_RL)
 
 
 def _labelled_sets(
@@ -170,11 +176,28 @@ def _own_orbit(gallery: Labelled, queries: Labelled, set_RL: Tensor, chunk_Q: Te
     return torch.stack([torch.isin(orbits_Q, gallery.orbits[row_L]) for row_L in set_RL], 1)
 
 
-def _accuracy(right_R: Tensor, gallery: Labelled, queries: Labelled, set_RL: Tensor) -> Accuracy:
+def _counts(set_RL: Tensor, queries: Labelled) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeros to count in: right by draw, right by query, left out by query."""
+    sizes = (len(set_RL), len(queries), len(queries))
+    right_R, right_Q, left_out_Q = (
+        torch.zeros(size, dtype=torch.int64, device=set_RL.device) for size in sizes
+    )
+    return right_R, right_Q, left_out_Q
+
+
+def _accuracy(
+    right_R: Tensor,
+    right_Q: Tensor,
+    left_out_Q: Tensor,
+    gallery: Labelled,
+    queries: Labelled,
+    set_RL: Tensor,
+) -> Accuracy:
     every = torch.arange(len(queries), device=set_RL.device)
     left_R = len(queries) - _own_orbit(gallery, queries, set_RL, every).sum(0)
     if (left_R == 0).any():
         raise ValueError(
             "no query is left to score: every query's own orbit is among the labelled examples"
         )
-    return Accuracy((right_R.double() / left_R).cpu())
+    scored_Q = len(set_RL) - left_out_Q
+    return Accuracy((right_R.double() / left_R).cpu(), (right_Q.double() / scored_Q).cpu())

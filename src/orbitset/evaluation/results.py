@@ -17,6 +17,8 @@ class Accuracy:
 
     per_draw: Tensor
     """(R,) float64"""
+    per_query: Tensor
+    """(Q,) float64: in which part of the draws each query was right; NaN for one that was always left out"""
 
     @property
     def mean(self) -> float:

@@ -23,7 +23,9 @@ class EvalConfig:
     test_images: int = 25_000
     draws: int = 100
     seed: int = 0
-    """Of test members and labelled sets: the same for every method and every training seed."""
+    """Of test members, labelled sets and splits: the same for every method and every training seed."""
+    splits: int = 10
+    """Random halves of the test orbits, one to choose a stopping time on, the other to score it on"""
     tsne_points: int = 1_000
 
     def __post_init__(self) -> None:
@@ -31,6 +33,8 @@ class EvalConfig:
         for name in ("test_images", "draws"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"evaluation.{name} is {getattr(self, name)}; give at least 1")
+        if self.splits < 0:
+            raise ConfigError(f"evaluation.splits is {self.splits}; give 0 for none, or more")
         if self.tsne_points != 0 and self.tsne_points < 50:
             raise ConfigError(
                 f"evaluation.tsne_points is {self.tsne_points}; give 0 for none, or at least 50"
@@ -58,7 +62,7 @@ class ExperimentConfig:
         2k, of two codes whose entries have unit variance."""
         if self.loss.margin is not None:
             return self.loss.margin
-        return self.encoder.code_size / 4 if self.encoder.code_norm == "batch" else 0.2
+        return self.encoder.code_size / 4 if self.encoder.code_norm in ("batch", "sphere") else 0.2
 
     @property
     def uses_margin(self) -> bool:

@@ -11,6 +11,8 @@ from orbitset.datasets.images import ImageSet, Splits
 from orbitset.datasets.named import load_splits
 from orbitset.encoders import Encoder, build_encoder
 from orbitset.errors import ConfigError, RunError
+from orbitset.evaluation.early_stopping import orbit_splits
+from orbitset.evaluation.labelled import Metric
 from orbitset.experiments.arrays import figure_arrays
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.task import OneShotTask, encoding_with, orbit_curve, raw_pixels
@@ -24,6 +26,7 @@ from orbitset.training.checkpoint import load_model, save_model
 from orbitset.training.fit import fit
 from orbitset.training.progress import Progress, Silent
 
+MEASURES: dict[Metric, str] = {"euclidean": "accuracy", "cosine": "accuracy_cosine"}
 T = TypeVar("T")
 
 
@@ -63,7 +66,6 @@ def train(
             results: dict[str, Any] = run.read_json("results.json")
             return results
         steps = max(1, batches.position_at(config.train.epochs))
-        count = config.train.evaluations
         fit(
             model,
             loss,
@@ -76,7 +78,7 @@ def train(
             precision=config.train.precision,
             engine=config.train.engine,
             evaluate=_evaluation(config, task, test),
-            evaluate_at={round(steps * i / count) for i in range(count + 1)},
+            evaluate_at=_evaluation_steps(config, batches, steps),
             run=run,
             resume=resume,
             checkpoint_every_s=config.train.checkpoint_every_s,
@@ -179,6 +181,19 @@ def row(method: str, metric: str, summary: dict[str, Any], **more: Any) -> dict[
     }
 
 
+def _evaluation_steps(config: ExperimentConfig, batches: OrbitBatches, steps: int) -> set[int]:
+    count = config.train.evaluations
+    if not config.train.evaluate_at:
+        return {round(steps * i / count) for i in range(count + 1)}
+    asked = {batches.position_at(epochs) for epochs in config.train.evaluate_at}
+    return {0, steps} | {step for step in asked if step < steps}
+
+
+def without_splits(summary: dict[str, Any]) -> dict[str, Any]:
+    """What a record says of all test images, without the scores by split."""
+    return {name: value for name, value in summary.items() if name not in ("va", "te")}
+
+
 def _batches(config: ExperimentConfig, train: ImageSet) -> OrbitBatches:
     return OrbitBatches(
         _orbits(config, train, config.orbits.mode, stable_seed("train", config.seed)),
@@ -218,13 +233,20 @@ def _check_same(config: ExperimentConfig, run: Run) -> None:
 def _evaluation(
     config: ExperimentConfig, task: OneShotTask | None, test: AffineOrbits
 ) -> Callable[[nn.Module], dict[str, Any]]:
+    splits = None
+    if task is not None and config.evaluation.splits and len(task.query_orbit.unique()) > 1:
+        seed = config.evaluation.seed
+        splits = orbit_splits(task.query_orbit, splits=config.evaluation.splits, seed=seed)
+
     def evaluate(model: nn.Module) -> dict[str, Any]:
         encode = encoding_with(model, precision=config.train.precision)
         metrics: dict[str, Any] = {}
         if task is not None:
-            scores = task.scores(encode, ("euclidean", "cosine"))
-            metrics["accuracy"] = scores["euclidean"].summary()
-            metrics["accuracy_cosine"] = scores["cosine"].summary()
+            for name, score in task.scores(encode).items():
+                metrics[MEASURES[name]] = score.summary()
+                if splits is not None:
+                    validation, test_side = splits.scores(score.per_query)
+                    metrics[MEASURES[name]] |= {"va": validation, "te": test_side}
         if config.uses_margin:
             margin = torch.tensor([config.margin], dtype=torch.float64)
             at_margin = orbit_curve(encode, test, margin)
@@ -241,10 +263,10 @@ def _rows(config: ExperimentConfig, run: Run, task: OneShotTask | None) -> list[
     rows = []
     if task is not None:
         for metric, pixels in task.scores(raw_pixels).items():
-            name = "accuracy" if metric == "euclidean" else "accuracy_cosine"
+            name = MEASURES[metric]
             rows.append(row("pixels", name, pixels.summary()))
-            rows.append(row("untrained", name, records[0][name]))
-            rows.append(row(config.method, name, records[-1][name]))
+            rows.append(row("untrained", name, without_splits(records[0][name])))
+            rows.append(row(config.method, name, without_splits(records[-1][name])))
     for name in ("invariance", "selectivity") if config.uses_margin else ():
         once = {"mean": records[-1][name], "sd": None, "n": 1, "repeated": "runs"}
         rows.append(row(config.method, name, once))

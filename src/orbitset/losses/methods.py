@@ -182,7 +182,7 @@ class LossConfig:
     """The objective's numbers; which of them a method uses is said by its class."""
 
     margin: float | None = None
-    """None: a quarter of the code size with batch norm on the code, 0.2 otherwise"""
+    """None: a quarter of the code size if code_norm is batch or sphere, 0.2 otherwise"""
     discriminate_weight: float = 1.0
     """lambda1 of the paper"""
     rectify_weight: float = 1.0

@@ -36,6 +36,8 @@ class TrainConfig:
     """At most a tenth of the training."""
     evaluations: int = 10
     """Evaluations during training, evenly spaced, besides the one before it."""
+    evaluate_at: tuple[float, ...] = ()
+    """If any, evaluate at these epochs and at the end instead."""
     checkpoint_every_s: float = 60.0
     precision: Precision = "auto"
     """auto: bfloat16 convolutions where the hardware has them, GPU or CPU, else float32"""
@@ -55,6 +57,8 @@ class TrainConfig:
                 raise ConfigError(f"train.{name} is {getattr(self, name)}; give at least 0")
         if self.evaluations < 1:
             raise ConfigError(f"train.evaluations is {self.evaluations}; give at least 1")
+        if any(not epoch > 0 for epoch in self.evaluate_at):
+            raise ConfigError(f"train.evaluate_at is {self.evaluate_at}; give epochs above 0")
         if not self.adam_eps > 0:
             raise ConfigError(f"train.adam_eps is {self.adam_eps}; give a number above 0")
 

@@ -1,0 +1,104 @@
+"""When to stop, chosen on one part of the test images and scored on the other, as the paper does it.
+
+Images of one orbit lie on one side of a split. A measure chooses its own stopping time: the evaluation with
+the best score on the validation side (VA) is scored by the same measure on the test side (TE).
+
+Shapes: S splits, N images, E evaluations.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from orbitset.seeds import stream
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Which images are on the validation side, (S, N) bool; the others are on the test side."""
+
+    is_validation_SN: Tensor
+    orbit_N: Tensor
+
+    def __post_init__(self) -> None:
+        """Refuse sides that share an orbit: a leak would make every stopping time look right."""
+        if self.is_validation_SN.ndim != 2 or self.is_validation_SN.shape[1:] != self.orbit_N.shape:
+            raise ValueError(
+                f"sides have shape {tuple(self.is_validation_SN.shape)} for {len(self.orbit_N)} images; "
+                "give one row per split and one column per image"
+            )
+        place_N = self.orbit_N.unique(return_inverse=True)[1]
+        num_orbits = int(place_N.max()) + 1
+        for split, side_N in enumerate(self.is_validation_SN):
+            on_N = torch.stack([side_N, ~side_N]).long()
+            count = torch.zeros(2, num_orbits, dtype=torch.int64, device=place_N.device)
+            count.index_add_(1, place_N, on_N)
+            if (on_N.sum(1) == 0).any():
+                raise ValueError(f"split {split} has an empty side; give more orbits")
+            shared = (count > 0).all(0)
+            if shared.any():
+                leaked = int(self.orbit_N[shared[place_N]][0])
+                raise ValueError(
+                    f"split {split} has orbit {leaked} on both sides; keep whole orbits on one side"
+                )
+
+    def __len__(self) -> int:
+        return len(self.is_validation_SN)
+
+    def scores(self, right_N: Tensor) -> tuple[list[float], list[float]]:
+        """The mean of a number per image on each split's validation and test side; NaN is left out."""
+        right = right_N.to(self.is_validation_SN.device)
+        return tuple(
+            [float(right[side_N].nanmean()) for side_N in sides]
+            for sides in (self.is_validation_SN, ~self.is_validation_SN)
+        )  # type: ignore[return-value]
+
+
+def orbit_splits(orbit_N: Tensor, *, splits: int = 10, seed: int = 0) -> Splits:
+    """Random halves of the orbits, `splits` times.
+
+    >>> splits = orbit_splits(torch.tensor([7, 7, 8, 9, 9, 4]), splits=3)
+    >>> len(splits), splits.is_validation_SN.shape
+    (3, torch.Size([3, 6]))
+    """
+    place_N = orbit_N.unique(return_inverse=True)[1]
+    num_orbits = int(place_N.max()) + 1 if len(orbit_N) else 0
+    if splits < 1 or num_orbits < 2:
+        raise ValueError(
+            f"there are {num_orbits} orbits for {splits} splits; give at least two orbits and one split"
+        )
+    sides = []
+    for split in range(splits):
+        order = torch.randperm(num_orbits, generator=stream("va-te", seed, split))
+        side = torch.zeros(num_orbits, dtype=torch.bool)
+        side[order[: num_orbits // 2]] = True
+        sides.append(side)
+    return Splits(torch.stack(sides).to(orbit_N.device)[:, place_N], orbit_N)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """For each split, which evaluation was chosen and what it scored on the test side."""
+
+    evaluation_S: list[int]
+    score_S: list[float]
+
+
+def stop_early(validation_ES: Tensor, test_ES: Tensor) -> Stopped:
+    """Choose on the one side, score on the other; of equally good evaluations the first.
+
+    >>> stop_early(torch.tensor([[0.1], [0.5], [0.4]]), torch.tensor([[0.2], [0.3], [0.9]]))
+    Stopped(evaluation_S=[1], score_S=[0.30000001192092896])
+    """
+    if validation_ES.shape != test_ES.shape or validation_ES.ndim != 2 or 0 in validation_ES.shape:
+        raise ValueError(
+            f"scores have shapes {tuple(validation_ES.shape)} and {tuple(test_ES.shape)}; "
+            "give (evaluations, splits) for both sides"
+        )
+    if not (validation_ES.isfinite().all() and test_ES.isfinite().all()):
+        raise ValueError("a score is NaN or infinite; there is nothing to choose from")
+    # argmax does not promise the first of equals
+    is_best = validation_ES == validation_ES.max(0).values
+    chosen_S = is_best.long().cumsum(0).eq(0).sum(0)
+    return Stopped(chosen_S.tolist(), test_ES.gather(0, chosen_S[None])[0].tolist())
