@@ -10,6 +10,9 @@ COMMANDS = (
     ("train",),
     ("evaluate",),
     ("report",),
+    ("reproduce",),
+    ("compare",),
+    ("tune",),
     ("data", "list"),
     ("data", "check"),
 )

@@ -5,6 +5,15 @@ import re
 from pathlib import Path
 
 
+def file_name(label: str) -> str:
+    """A label as the name of a file or folder.
+
+    >>> file_name("OJ, as printed")
+    'OJ-as-printed'
+    """
+    return re.sub(r"[^\w.=-]+", "-", label).strip("-")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside and rename, so that a reader finds the old content or the new, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)

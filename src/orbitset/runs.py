@@ -41,6 +41,8 @@ _WRITTEN = (
     "figures/rectified-*.png",
     "figures/invariance-*.png",
     "figures/tsne-*.png",
+    *(f"figures/{name}.png" for name in ("tsne", "rectified", "stn", "decoded", "ratio")),
+    "tables/results.*",
     "report.html",
     "environment.json",
 )
@@ -73,13 +75,23 @@ class Run:
         return all((self / name).is_file() for name in _NEEDED)
 
     @property
+    def has_results(self) -> bool:
+        """Finished, but for the weights, which a recorded run does not come with."""
+        return all((self / name).is_file() for name in _NEEDED if name != "model.safetensors")
+
+    @property
     def checkpoint(self) -> Path:
         return self / "checkpoint" / "latest.safetensors"
 
     @property
     def command(self) -> str:
-        """The command that makes such a folder: a demo holds runs of its own."""
-        return "demo" if self.exists and "runs" in self.config else "train"
+        """The command that makes such a folder."""
+        config = self.config if self.exists else {}
+        if "lines" in config:
+            return f"reproduce {shlex.quote(config['name'])}"
+        if "trials" in config:
+            return f"tune {shlex.quote(config['name'])}"
+        return "demo" if "runs" in config else "train"
 
     @property
     def resume_command(self) -> str:
@@ -183,7 +195,7 @@ class Run:
         for pattern in _WRITTEN:
             for entry in self.path.glob(pattern):
                 entry.unlink()
-        for name in ("checkpoint", "figures"):
+        for name in ("checkpoint", "figures", "tables"):
             if (self / name).is_dir() and not any((self / name).iterdir()):
                 (self / name).rmdir()
 

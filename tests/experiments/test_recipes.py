@@ -18,7 +18,6 @@ def test_affine_mnist_is_the_papers():
     assert config.orbits.orbits_per_batch * config.orbits.members_per_batch == 256
     assert config.encoder.channels == (16, 32, 64, 128)
     assert config.encoder.code_size == 1024
-    assert config.loss.discriminate_weight == config.loss.rectify_weight
     assert (config.evaluation.test_images, config.evaluation.draws) == (25_000, 100)
 
 

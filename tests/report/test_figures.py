@@ -48,3 +48,42 @@ def test_margin_is_marked_only_where_the_sweep_reaches_it():
 def test_tsne_map_has_a_colour_per_class():
     figure = figures.tsne_map(np.random.default_rng(0).random((30, 2)), np.arange(30) % 3, "OJ")
     assert len(figure.axes[0].collections) == 3
+
+
+def test_a_transformer_has_its_methods_colour_in_dashes():
+    records = [{"epoch": 0.0, "accuracy": {"mean": 0.1, "sd": 0.01}}]
+    lines = (
+        figures.accuracy_curves([("OT", records), ("OT-STN", records)], None).axes[0].get_lines()
+    )
+    assert lines[0].get_color() == lines[1].get_color()
+    assert [line.get_linestyle() for line in lines] == ["-", "--"]
+
+
+def test_tsne_maps_show_the_same_classes_in_the_same_colours():
+    rng = np.random.default_rng(0)
+    maps = [(name, rng.random((30, 2))) for name in ("OJ", "OE", "AE", "EX", "ST")]
+    figure = figures.tsne_maps(maps, np.arange(30) % 3)
+    drawn = [axes for axes in figure.axes if axes.collections]
+    assert [axes.get_title(loc="left") for axes in drawn] == ["OJ", "OE", "AE", "EX", "ST"]
+    colours = {
+        tuple(map(tuple, [c.get_facecolor()[0] for c in axes.collections])) for axes in drawn
+    }
+    assert len(colours) == 1
+
+
+def test_columns_show_a_kind_each():
+    kinds = [
+        (name, np.full((2, 1, 8, 8), value, np.uint8)) for name, value in (("a", 0), ("b", 255))
+    ]
+    shown = _pixels(figures.image_columns(kinds))
+    height, width = shown.shape[:2]
+    middles = [shown[int(height * 0.75), int(width * f), 0] for f in (0.25, 0.75)]
+    assert middles == [0, 255]
+
+
+def test_the_ratio_curve_has_the_points_and_the_levels_of_single_terms():
+    points = [{"ratio": r, "mean": m, "sd": 0.01} for r, m in ((1.0, 0.4), (100.0, 0.6))]
+    axes = figures.ratio_curve(points, {"OE": 0.5}).axes[0]
+    assert axes.get_xscale() == "log"
+    assert axes.containers[0].lines[0].get_ydata().tolist() == [0.4, 0.6]
+    assert axes.get_lines()[0].get_ydata() == [0.5, 0.5]

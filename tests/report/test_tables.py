@@ -1,9 +1,38 @@
-from orbitset.report.tables import ordered, text_table
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from orbitset.report.tables import (
+    csv_table,
+    format_value,
+    latex_table,
+    markdown_table,
+    ordered,
+    text_table,
+    text_tests,
+    write_tables,
+)
+
+NAN = float("nan")
 
 
 def _row(method, metric="accuracy", **more):
     base = {"mean": 0.5, "sd": 0.1, "n": 100, "repeated": "draws", "seeds": 1, "paper": None}
-    return {"method": method, "metric": metric, **base, **more}
+    return {"method": method, "metric": metric, **base, "p_corrected": None, **more}
+
+
+PAPERS = [
+    _row("OJ", paper=0.66, n=10, repeated="splits", seeds=3, low=0.4, high=0.6),
+    _row("OJ, as printed", p_corrected=2.04e-9, n=10, repeated="splits", seeds=3),
+    _row("OJ", "auc"),
+]
+
+
+def _cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_baselines_come_first_within_each_metric():
@@ -16,3 +45,142 @@ def test_text_table_says_what_was_repeated_and_fits_a_narrow_terminal():
     assert "100 draws, 3 seeds" in table
     assert "paper 0.66" in table
     assert max(map(len, table.splitlines())) <= 60
+
+
+def test_text_table_of_short_names_has_the_columns_it_always_had():
+    lines = text_table([_row("pixels"), _row("OJ", seeds=3, p_corrected=0.0333)]).splitlines()
+    assert lines == [
+        "one-shot accuracy",
+        "  pixels     0.500 ± 0.100  100 draws, 1 seed",
+        "  OJ         0.500 ± 0.100  100 draws, 3 seeds  p 0.033",
+    ]
+
+
+def test_text_table_makes_room_for_long_names_within_80_columns():
+    full = {"n": 100, "seeds": 10, "paper": 0.66, "p_corrected": 2.04e-9}
+    long = "OJ, " + ", ".join(f"loss.discriminate_weight={i}" for i in range(5))
+    table = text_table([_row("OJ", **full), _row("OJ, as printed", **full), _row(long, **full)])
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= 80
+    figures = [line for line in lines if "±" in line]
+    assert len({line.index("0.500") for line in figures}) == 1
+    assert all(line.endswith("10 seeds  paper 0.66  p 2e-09") for line in figures)
+    assert re.sub(r"\s+", " ", table).count(long) == 1
+
+
+@pytest.mark.parametrize("length", range(8, 30))
+def test_names_of_any_length_stand_apart_from_the_figures(length):
+    full = {"n": 100, "seeds": 10, "paper": 0.66, "p_corrected": 2.04e-9}
+    name = "x" * length
+    lines = text_table([_row("OJ"), _row(name, **full)]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[2] == f"  {name}" or f"  {name}  " in f"{lines[2]:<80}"
+    assert len(lines) == (3 if length <= 21 else 4)
+
+
+def test_what_is_not_known_is_a_dash():
+    assert format_value({"mean": NAN, "sd": 0.1}) == format_value({"mean": None, "sd": None}) == "–"
+    assert format_value({"mean": 0.5, "sd": NAN}) == "0.500"
+    rows = [_row("OJ", mean=None, sd=None, p_corrected=NAN), _row("OE", paper=0.49, p_corrected=1)]
+    assert "  OJ         –              100 draws, 1 seed\n" in text_table(rows)
+    assert _cells(markdown_table(rows).splitlines()[4])[3:] == ["–", "–"]
+    assert csv_table(rows).splitlines()[1] == "OJ,accuracy,,,100,draws,1,,"
+
+
+def test_markdown_table_shows_the_papers_figure_beside_ours_where_there_is_one():
+    accuracy, auc = markdown_table(PAPERS).split("\n\n**auc**\n\n")
+    lines = accuracy.splitlines()
+    assert lines[0] == "**one-shot accuracy**"
+    assert _cells(lines[2]) == ["method", "mean ± s.d.", "repeated", "paper", "p"]
+    assert _cells(lines[4]) == ["OJ", "0.500 ± 0.100", "10 splits, 3 seeds", "0.66", "–"]
+    assert _cells(lines[5])[::4] == ["OJ, as printed", "2e-09"]
+    assert _cells(auc.splitlines()[0]) == ["method", "mean ± s.d.", "repeated"]
+
+
+def test_markdown_names_cannot_break_the_table():
+    line = markdown_table([_row("a|b *c* <i>\nd_e")]).splitlines()[4]
+    assert line.startswith(r"| a\|b \*c\* \<i> d\_e | 0.500")
+
+
+def test_latex_table_is_booktabs_with_a_caption_of_what_was_repeated():
+    table = latex_table([_row("pixels"), *PAPERS])
+    assert r"\caption{one-shot accuracy: mean $\pm$ s.d., repeated: 100 draws, 1 seed; " in table
+    assert "10 splits, 3 seeds.}" in table
+    assert r"OJ & 0.500 $\pm$ 0.100 & 10 splits, 3 seeds & 0.66 & -- \\" in table
+    assert table.count(r"\begin{tabular}{lllll}") == table.count(r"\begin{tabular}{lll}") == 1
+    for rule in ("toprule", "midrule", "bottomrule"):
+        assert table.count(f"\\{rule}") == 2
+
+
+def test_latex_names_are_escaped():
+    table = latex_table([_row("[a_b] & 50 % of {c} \\ d^2 #1 $x$ ~", "invariance")])
+    escaped = (
+        r"{[}a\_b] \& 50 \% of \{c\} \textbackslash{} d\textasciicircum{}2 "
+        r"\#1 \$x\$ \textasciitilde{} & 0.500"
+    )
+    assert escaped in table
+    assert r"invariance at $\varepsilon$ = $\alpha$" in table
+    assert table.isascii()
+
+
+def test_the_test_behind_p_is_named_in_the_head():
+    rows = [_row("OJ"), _row("OE", p_corrected=0.5, test="paired-t")]
+    assert "| p, paired-t |" in markdown_table(rows)
+    assert r"& p, paired-t \\" in latex_table(rows)
+
+
+def test_csv_table_has_every_key_of_every_row():
+    found = list(csv.DictReader(io.StringIO(csv_table(PAPERS))))
+    assert [row["method"] for row in found] == ["OJ", "OJ, as printed", "OJ"]
+    assert found[0]["paper"] == "0.66" and found[0]["low"] == "0.4" and found[1]["low"] == ""
+    assert float(found[1]["p_corrected"]) == 2.04e-9
+    assert {(row["n"], row["repeated"], row["seeds"]) for row in found} == {
+        ("10", "splits", "3"),
+        ("100", "draws", "1"),
+    }
+
+
+def test_written_tables_are_what_the_functions_give(tmp_path):
+    rows = [*PAPERS, _row("AE", sd=NAN)]
+    write_tables(tmp_path / "new", rows)
+    texts = {path.name: path.read_text() for path in (tmp_path / "new").iterdir()}
+    assert texts.pop("results.md") == markdown_table(rows) + "\n"
+    assert texts.pop("results.tex") == latex_table(rows) + "\n"
+    assert texts.pop("results.csv") == csv_table(rows) + "\n"
+    assert json.loads(texts.pop("results.json"))["rows"] == [*PAPERS, _row("AE", sd=None)]
+    assert not texts
+
+
+def test_tables_of_nothing_are_empty():
+    assert text_table([]) == markdown_table([]) == latex_table([]) == ""
+    assert csv_table([]).startswith("method,metric,mean") and "\n" not in csv_table([])
+
+
+def test_text_tests_show_each_tests_p_beside_the_interval_over_seeds():
+    about = {"metric": "accuracy", "against": "OE, longer than others", "difference": 0.1714}
+    tests = [
+        {**about, "test": "paired-t", "p_corrected": 2.04e-9},
+        {**about, "test": "wilcoxon", "p_corrected": 0.0333},
+    ]
+    rows = [_row("OJ", seeds=3, low=0.61, high=0.7), _row("OE, longer than others")]
+    lines = text_tests(tests, rows).splitlines()
+    assert lines[0] == "one-shot accuracy"
+    assert re.split(r"  +", lines[1].strip()) == [
+        "difference", "paired-t", "wilcoxon", "95 % over seeds"
+    ]  # fmt: skip
+    assert lines[2].split() == ["OJ", "0.610", "–", "0.700"]
+    assert lines[-1].split()[-4:] == ["+0.171", "2e-09", "0.033", "–"]
+    assert max(map(len, lines)) <= 80
+    alone = text_tests(tests, [{**row, "seeds": 1} for row in rows])
+    assert "seeds" not in alone and "OJ" not in alone
+
+
+def test_every_table_says_that_its_figures_are_cut_down():
+    rows = [
+        {**_row("OJ"), "cut_down": "cut down: 2 seeds"},
+        {**_row("OE"), "cut_down": "cut down: 2 seeds"},
+    ]
+    for table in (text_table(rows), markdown_table(rows), latex_table(rows)):
+        assert table.count("cut down: 2 seeds") == 1
+    assert csv_table(rows).count("cut down: 2 seeds") == 2
+    assert "cut down" not in text_table([_row("OJ")])

@@ -5,23 +5,13 @@ from dataclasses import replace
 
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import check_choice
+from orbitset.experiments.affine_mnist import affine_mnist
 from orbitset.experiments.config import EvalConfig, ExperimentConfig
 from orbitset.experiments.methods import Method
 from orbitset.losses.methods import LossConfig
 from orbitset.orbits.affine import AffineRanges
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.training.fit import TrainConfig
-
-
-def affine_mnist(method: Method = "OJ") -> ExperimentConfig:
-    """The paper's affine MNIST: 50,000 orbits of 33, a 64-pixel canvas, batches of 256, equal weights."""
-    return ExperimentConfig(
-        name="affine-mnist",
-        data="mnist",
-        method=method,
-        encoder=EncoderConfig(code_size=1024, code_norm="batch"),
-        train=TrainConfig(evaluations=4),
-    )
 
 
 def affine_digits(method: Method = "OJ") -> ExperimentConfig:

@@ -29,10 +29,17 @@ _STYLE: Any = {
 }
 
 
+def colour_of(method: str) -> str:
+    return COLOURS.get(method.removesuffix("-STN"), _INK)
+
+
 def accuracy_curves(
     curves: Sequence[tuple[str, list[dict[str, Any]]]], baseline: float | None
 ) -> Figure:
-    """One-shot accuracy against epochs for each method; the band is one s.d. over draws."""
+    """One-shot accuracy against epochs for each method; the band is one s.d. over draws.
+
+    A method with a spatial transformer has the colour of the method without, in dashes.
+    """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 3.8), layout="constrained")
         axes = figure.subplots()
@@ -42,11 +49,14 @@ def accuracy_curves(
             epoch = np.array([record["epoch"] for record in records])
             mean = np.array([record["accuracy"]["mean"] for record in records])
             sd = np.array([record["accuracy"]["sd"] for record in records])
-            colour = COLOURS.get(method, _INK)
-            axes.fill_between(epoch, mean - sd, mean + sd, color=colour, alpha=0.15, lw=0)
-            axes.plot(epoch, mean, color=colour, lw=2, marker="o", ms=3.5, label=method)
+            colour, dashes = colour_of(method), "--" if method.endswith("-STN") else "-"
+            axes.fill_between(epoch, mean - sd, mean + sd, color=colour, alpha=0.12, lw=0)
+            axes.plot(epoch, mean, dashes, color=colour, lw=2, marker="o", ms=3.5, label=method)
         axes.set(xlabel="epochs", ylabel="one-shot accuracy", ylim=(0, None), xlim=(0, None))
-        axes.legend(loc="upper left", ncols=2)
+        if len(curves) > 4:
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        else:
+            axes.legend(loc="upper left", ncols=2)
     return figure
 
 
@@ -63,24 +73,64 @@ def member_strips(members: np.ndarray) -> Figure:
 
 def tsne_map(points: np.ndarray, labels: np.ndarray, title: str) -> Figure:
     """Test codes in the plane by t-SNE, coloured by class."""
+    return tsne_maps([(title, points)], labels)
+
+
+def tsne_maps(maps: Sequence[tuple[str, np.ndarray]], labels: np.ndarray) -> Figure:
+    """The same test images in the planes of several methods, in the same colours."""
+    columns = min(4, len(maps))
+    rows = -(-len(maps) // columns)
+    side = 4.2 if len(maps) == 1 else 2.4
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(4.6, 4.2), layout="constrained")
-        axes = figure.subplots()
-        classes = np.unique(labels)
-        colours = matplotlib.colormaps["tab10" if len(classes) <= 10 else "tab20"]
-        for index, label in enumerate(classes):
-            chosen = labels == label
-            x, y = points[chosen].T
-            colour = colours(index % colours.N)
-            axes.scatter(x, y, s=7, color=colour, lw=0, label=str(label))
-        axes.set(xticks=[], yticks=[])
-        axes.set_title(title, loc="left", color=_INK)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-        if len(classes) <= 20:
-            axes.legend(
-                loc="center left", bbox_to_anchor=(1, 0.5), markerscale=2, handletextpad=0.1
+        figure = Figure(figsize=(columns * side + 0.5, rows * side), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axes in panels:
+            axes.axis("off")
+        for axes, (title, points) in zip(panels, maps, strict=False):
+            dots = _scatter_classes(axes, points, labels, size=7 if len(maps) == 1 else 3)
+            axes.set_title(title, loc="left", color=_INK)
+        if len(dots) <= 20:
+            figure.legend(
+                *zip(*dots, strict=True),
+                loc="outside right center",
+                markerscale=2 if len(maps) == 1 else 3,
+                handletextpad=0.1,
             )
+    return figure
+
+
+def _scatter_classes(
+    axes: Any, points: np.ndarray, labels: np.ndarray, *, size: float
+) -> list[tuple[Any, str]]:
+    classes = np.unique(labels)
+    colours = matplotlib.colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    dots = []
+    for index, label in enumerate(classes):
+        x, y = points[labels == label].T
+        dots.append(
+            (axes.scatter(x, y, s=size, color=colours(index % colours.N), lw=0), str(label))
+        )
+    return dots
+
+
+def ratio_curve(points: Sequence[dict[str, Any]], others: dict[str, float]) -> Figure:
+    """Accuracy against lambda2 / lambda1, and the levels of what has only one of the two terms."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for method, level in others.items():
+            axes.axhline(
+                level, color=colour_of(method), lw=1.2, ls=":", label=f"{method}, full length"
+            )
+        ratio = [point["ratio"] for point in points]
+        mean = np.array([point["mean"] for point in points])
+        sd = np.array([point["sd"] or 0.0 for point in points])
+        axes.errorbar(
+            ratio, mean, sd, color=COLOURS["OJ"], lw=2, marker="o", ms=4.5, capsize=3, label="OJ"
+        )
+        axes.set(xscale="log", xlabel="λ₂ / λ₁, rectify over discriminate", ylim=(0, None))
+        axes.set_ylabel("one-shot accuracy")
+        axes.legend(loc="best")
     return figure
 
 
@@ -102,6 +152,30 @@ def invariance_curves(arrays: dict[str, np.ndarray], margin: float | None, title
     return figure
 
 
+def image_rows(rows: Sequence[tuple[str, np.ndarray]]) -> Figure:
+    """Labelled rows of images, (columns, channels, height, width) uint8 each."""
+    return _grid(rows)
+
+
+def image_columns(columns: Sequence[tuple[str, np.ndarray]]) -> Figure:
+    """The same turned round: a labelled column per kind, a row per image."""
+    count = len(columns[0][1])
+    head_in, cell_in = 0.3, 0.8
+    size = (len(columns) * cell_in, head_in + count * cell_in)
+    figure = Figure(figsize=size)
+    for column, (label, images) in enumerate(columns):
+        left = column / len(columns)
+        figure.text(
+            left + 0.47 / len(columns), 1 - 0.5 * head_in / size[1], label,
+            ha="center", va="center", fontsize=9, color=_INK,
+        )  # fmt: skip
+        for row, image in enumerate(images):
+            bottom = 1 - (head_in + (row + 1) * cell_in) / size[1]
+            box = (left, bottom, 0.94 / len(columns), 0.94 * cell_in / size[1])
+            _show(figure.add_axes(box), image)
+    return figure
+
+
 def _grid(rows: Sequence[tuple[str, np.ndarray]]) -> Figure:
     """Labelled rows of images, (columns, channels, height, width) uint8 each."""
     columns = len(rows[0][1])
@@ -114,7 +188,10 @@ def _grid(rows: Sequence[tuple[str, np.ndarray]]) -> Figure:
         for column, image in enumerate(images):
             left = (label_in + column * _CELL_IN) / size[0]
             box = (left, bottom, 0.94 * _CELL_IN / size[0], 0.94 / len(rows))
-            axes = figure.add_axes(box)
-            axes.imshow(image.transpose(1, 2, 0).squeeze(), cmap="gray", vmin=0, vmax=255)
-            axes.axis("off")
+            _show(figure.add_axes(box), image)
     return figure
+
+
+def _show(axes: Any, image: np.ndarray) -> None:
+    axes.imshow(image.transpose(1, 2, 0).squeeze(), cmap="gray", vmin=0, vmax=255)
+    axes.axis("off")

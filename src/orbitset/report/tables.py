@@ -1,7 +1,18 @@
 """Rows of figures as tables; every table says what was repeated and how often."""
 
-from collections.abc import Sequence
+import csv
+import io
+import itertools
+import json
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from orbitset.files import write_atomically
+from orbitset.runs import without_nan
 
 METRIC_NAMES = {
     "accuracy": "one-shot accuracy",
@@ -9,6 +20,15 @@ METRIC_NAMES = {
     "invariance": "invariance at ε = α",
     "selectivity": "selectivity at ε = α",
 }
+_KEYS = ("method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected")
+_WIDTH = 80
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {character: f"${character}$" for character in "<>|"}
+    | {character: f"{{{character}}}" for character in "[*"}  # after a line's end they are arguments
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "–": "--", "ε": r"$\varepsilon$", "α": r"$\alpha$", "\n": " "}
+)
 
 
 def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -22,16 +42,16 @@ def metric_name(metric: str) -> str:
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
-def format_value(row: dict[str, Any]) -> str:
+def format_value(row: Mapping[str, Any]) -> str:
     """
     >>> format_value({"mean": 0.6612, "sd": 0.027}), format_value({"mean": 0.5, "sd": None})
     ('0.661 ± 0.027', '0.500')
     """
-    spread = "" if row["sd"] is None else f" ± {row['sd']:.3f}"
-    return "–" if row["mean"] is None else f"{row['mean']:.3f}{spread}"
+    mean, sd = _number(row["mean"], ".3f"), _number(row["sd"], ".3f")
+    return mean if "–" in (mean, sd) else f"{mean} ± {sd}"
 
 
-def format_repeats(row: dict[str, Any]) -> str:
+def format_repeats(row: Mapping[str, Any]) -> str:
     """
     >>> format_repeats({"n": 100, "repeated": "draws", "seeds": 1})
     '100 draws, 1 seed'
@@ -42,13 +62,155 @@ def format_repeats(row: dict[str, Any]) -> str:
 
 def text_table(rows: Sequence[dict[str, Any]]) -> str:
     """A plain table for a terminal, one block per metric, no wider than a narrow window."""
+    blocks = {
+        metric: [(row["method"], _figures(row)) for row in block]
+        for metric, block in _by_metric(rows)
+    }
+    marks = [textwrap.fill(mark, _WIDTH) for mark in _marks(rows)]
+    return "\n\n".join([_aligned(blocks), *marks])
+
+
+def text_tests(tests: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]]) -> str:
+    """One method's paired tests against others for a terminal: the mean difference and each test's p.
+
+    The rows' intervals over seeds stand beside, since a test over splits knows nothing of other seeds.
+    """
+    names = list(dict.fromkeys(test["test"] for test in tests))
+    has_seeds = any(row["seeds"] > 1 for row in rows)
+    over_seeds = f"{'95 % over seeds':>17}" if has_seeds else ""
+    head = "difference" + "".join(f"{name:>12}" for name in names) + over_seeds
+    blocks: dict[str, list[tuple[str, str]]] = {}
+    for metric, block in _by_metric(rows):
+        blocks[metric] = [("", head)]
+        for row in block:
+            found = [t for t in tests if (t["metric"], t["against"]) == (metric, row["method"])]
+            if not found and not has_seeds:
+                continue
+            difference = f"{found[0]['difference']:+.3f}" if found else ""
+            cells = f"{difference:>10}"
+            for name in names:
+                p = [_number(t["p_corrected"], ".2g") for t in found if t["test"] == name]
+                cells += f"{''.join(p):>12}"
+            if has_seeds:
+                interval = f"{row['low']:.3f} – {row['high']:.3f}" if row["seeds"] > 1 else "–"
+                cells += f"{interval:>17}"
+            blocks[metric].append((row["method"], cells))
+    return _aligned(blocks)
+
+
+def markdown_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Tables for a text such as a README, one per metric."""
+    parts = []
+    for metric, block in _by_metric(rows):
+        head, *body = _cells(block)
+        lines = [f"| {' | '.join(map(_markdown, cells))} |" for cells in (head, *body)]
+        lines.insert(1, "|" + " --- |" * len(head))
+        marks = [part for mark in _marks(block) for part in ("", _markdown(mark))]
+        parts.append("\n".join([f"**{_markdown(metric_name(metric))}**", "", *lines, *marks]))
+    return "\n\n".join(parts)
+
+
+def latex_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Tables for an article that loads booktabs, one per metric."""
+    parts = []
+    for metric, block in _by_metric(rows):
+        repeats = "; ".join(dict.fromkeys(format_repeats(row) for row in block))
+        caption = f"{metric_name(metric)}: mean ± s.d., repeated: {repeats}."
+        caption = " ".join([caption, *_marks(block)])
+        head, *body = (" & ".join(cell.translate(_LATEX) for cell in row) for row in _cells(block))
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{caption.translate(_LATEX)}}}",
+            rf"\begin{{tabular}}{{{'l' * (head.count(' & ') + 1)}}}",
+            r"\toprule",
+            rf"{head} \\",
+            r"\midrule",
+            *(rf"{line} \\" for line in body),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def csv_table(rows: Sequence[dict[str, Any]]) -> str:
+    """One line per row with everything in it, for other programs: what is missing is left empty."""
+    columns = dict.fromkeys((*_KEYS, *(key for row in rows for key in row)))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(without_nan(ordered(rows)))
+    return text.getvalue().removesuffix("\n")
+
+
+def write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """The same rows as results.md, results.tex, results.csv and results.json."""
+    as_json = json.dumps({"rows": without_nan(rows)}, indent=2, allow_nan=False)
+    for suffix, text in (
+        ("md", markdown_table(rows)),
+        ("tex", latex_table(rows)),
+        ("csv", csv_table(rows)),
+        ("json", as_json),
+    ):
+        write_atomically(folder / f"results.{suffix}", f"{text}\n".encode())
+
+
+def _marks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """That figures come from something cut down travels with them."""
+    return list(dict.fromkeys(row["cut_down"] for row in rows if row.get("cut_down")))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None or math.isnan(value) else format(value, form)
+
+
+def _by_metric(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    for metric, block in itertools.groupby(ordered(rows), lambda row: row["metric"]):
+        yield metric, list(block)
+
+
+def _figures(row: Mapping[str, Any]) -> str:
+    """A row of the text table, but for the method's name."""
+    said = f"{format_value(row):<14} {format_repeats(row)}"
+    for name, key, form in (("paper", "paper", ".2f"), ("p", "p_corrected", ".2g")):
+        number = _number(row.get(key), form)
+        said += "" if number == "–" else f"  {name} {number}"
+    return said
+
+
+def _aligned(blocks: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """Names and what is said of them in two columns; a name too long for it has a line of its own."""
+    pairs = [pair for block in blocks.values() for pair in block]
+    room = _WIDTH - 4 - max((len(said) for _, said in pairs), default=0)
+    width = max([10, *(len(name) + 1 for name, _ in pairs if len(name) <= room)])
     lines = []
-    metric = None
-    for row in ordered(rows):
-        if row["metric"] != metric:
-            metric = row["metric"]
-            lines += ["", metric_name(metric)]
-        paper = "" if row["paper"] is None else f"  paper {row['paper']:.2f}"
-        value = format_value(row)
-        lines.append(f"  {row['method']:<10} {value:<14} {format_repeats(row)}{paper}")
+    for metric, block in blocks.items():
+        lines += ["", metric_name(metric)]
+        for name, said in block:
+            if len(name) >= width:
+                lines += textwrap.wrap(name, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+                name = ""
+            lines.append(f"  {name:<{width}} {said}".rstrip())
     return "\n".join(lines[1:])
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The head and the rows of one metric; the paper's figures and p only where there are any."""
+    with_paper = any(row["paper"] is not None for row in rows)
+    with_p = any(row.get("p_corrected") is not None for row in rows)
+    tests = dict.fromkeys(row["test"] for row in rows if "test" in row)
+    head = ["method", "mean ± s.d.", "repeated"]
+    head += ["paper"] * with_paper + [", ".join(["p", *tests])] * with_p
+    lines = [head]
+    for row in rows:
+        line = [row["method"], format_value(row), format_repeats(row)]
+        line += [_number(row["paper"], ".2f")] * with_paper
+        line += [_number(row.get("p_corrected"), ".2g")] * with_p
+        lines.append(line)
+    return lines
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\`*_<|\[\]])", r"\\\1", text).replace("\n", " ")

@@ -61,6 +61,9 @@ COMMANDS = [
     ("train",),
     ("evaluate",),
     ("report",),
+    ("reproduce",),
+    ("compare",),
+    ("tune",),
     ("data", "list"),
     ("data", "check"),
 ]

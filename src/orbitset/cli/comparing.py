@@ -1,0 +1,112 @@
+"""The command that sets finished runs side by side."""
+
+import json
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orbitset.cli.options import Json, say
+from orbitset.errors import ConfigError, check_choice
+
+if TYPE_CHECKING:
+    from orbitset.experiments.comparison import Compared
+
+_FORMATS = ("text", "markdown", "latex", "csv")
+
+
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Finished runs, or folders of several.")
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="Which to test against each other one; else the first."),
+    ] = None,
+    correction: Annotated[str, typer.Option(help="holm, bonferroni or none.")] = "bonferroni",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for tables, tests and curves: new, empty or of an earlier comparison.",
+        ),
+    ] = None,
+    table_format: Annotated[
+        str, typer.Option("--format", help="text, or only the table: markdown, latex or csv.")
+    ] = "text",
+    as_json: Json = False,
+) -> None:
+    """Compare finished runs: scores, paired tests over splits, and the settings that differ.
+
+    Runs that differ in the seed alone are taken together.
+
+    Example: orbitset compare runs/OJ runs/OE --out runs/OJ-OE
+    """
+    from orbitset.experiments.comparison import compare as compare_runs
+    from orbitset.experiments.comparison import write_comparison
+    from orbitset.report import tables
+    from orbitset.runs import Run, without_nan
+
+    check_choice("--format", table_format, _FORMATS)
+    if as_json and table_format != "text":
+        raise ConfigError("--json and --format contradict each other; give one of them")
+    compared = compare_runs(
+        [Run(folder) for folder in folders],
+        against=against,
+        correction=correction,  # type: ignore[arg-type]  # checked there
+    )
+    if out is not None:
+        write_comparison(out, compared)
+    if as_json:
+        found = {name: getattr(compared, name) for name in ("rows", "tests", "differences")}
+        print(json.dumps(without_nan(found), allow_nan=False))
+    elif table_format == "markdown":
+        print(tables.markdown_table(compared.rows))
+    elif table_format == "latex":
+        print(tables.latex_table(compared.rows))
+    elif table_format == "csv":
+        print(tables.csv_table(compared.rows))
+    else:
+        print(_text(compared))
+    if out is not None:
+        say(f"\ntables, tests and curves: {out}")
+
+
+def _text(compared: "Compared") -> str:
+    from orbitset.report.tables import text_table, text_tests
+
+    first = compared.tests[0]
+    others = len({test["against"] for test in compared.tests})
+    correction = "p as it is"
+    if others > 1 and first["correction"] != "none":
+        correction = f"p corrected for {others} comparisons, {first['correction']}"
+    return "\n".join(
+        [
+            text_table(compared.rows),
+            "",
+            f"{first['method']} minus each other, paired over {first['repeats']} splits; "
+            f"{correction}",
+            "",
+            text_tests(compared.tests, compared.rows),
+            "",
+            "Splits overlap and share a training, so the paired t-test is too sure of itself;",
+            "how much another training would change, only the spread over seeds says.",
+            "",
+            "settings that differ",
+            *_differences(compared.differences),
+        ]
+    )
+
+
+def _differences(differences: dict[str, dict[str, Any]]) -> list[str]:
+    """For each setting its values, each with the groups that have it."""
+    lines = []
+    for name, values in differences.items():
+        lines.append(f"  {name}")
+        for value in dict.fromkeys(map(str, values.values())):
+            labels = "; ".join(label for label, its in values.items() if str(its) == value)
+            text = f"{value}: {labels}"
+            lines += textwrap.wrap(text, 80, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    return lines

@@ -1,0 +1,71 @@
+"""Commands that look at data."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from orbitset.cli.options import Json
+
+app = typer.Typer(help="Look at the data there is.", no_args_is_help=True)
+
+
+@app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """Name the data sets, what is in them and whether they are here.
+
+    Example: orbitset data list
+    """
+    from orbitset.datasets.mnist import data_root, is_mnist_folder
+
+    folder = data_root() / "mnist"
+    sets = {
+        "digits": {"images": 1797, "size_px": 16, "here": True, "where": "embedded"},
+        "mnist": {
+            "images": 70000,
+            "size_px": 28,
+            "here": is_mnist_folder(folder),
+            "where": str(folder),
+        },
+    }
+    if as_json:
+        print(json.dumps({"data": sets}))
+        return
+    for name, about in sets.items():
+        here = "here" if about["here"] else "not here"
+        print(
+            f"{name:<8} {about['images']:>6,} images, {about['size_px']} px  {here}: {about['where']}"
+        )
+
+
+@app.command("check")
+def data_check(
+    source: Annotated[str, typer.Argument(metavar="X", help="mnist, digits or a path of data.")],
+    as_json: Json = False,
+) -> None:
+    """Read data whole, verify it and say what was found; fetches MNIST where it is absent.
+
+    Example: orbitset data check mnist
+    """
+    from orbitset.datasets.named import load_splits
+
+    splits = load_splits(source)
+    shape = list(splits.train.images.shape[1:])
+    labels = splits.train.labels
+    found = {
+        "data": source,
+        "train": len(splits.train),
+        "validation": len(splits.validation),
+        "test": len(splits.test),
+        "shape": shape,
+        "classes": None if labels is None else len(labels.unique()),
+    }
+    if as_json:
+        print(json.dumps(found))
+        return
+    classes = "no labels" if labels is None else f"{found['classes']} classes"
+    size = f"{shape[1]}x{shape[2]} px, {'grey' if shape[0] == 1 else 'colour'}"
+    print(
+        f"{source}: {len(splits.train):,} to train, {len(splits.validation):,} to label from, "
+        f"{len(splits.test):,} to test; {size}, {classes}"
+    )

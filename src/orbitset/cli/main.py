@@ -1,0 +1,73 @@
+"""The program: which commands there are, and what becomes of errors.
+
+Commands parse and print. Progress and messages go to stderr, data to stdout.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from orbitset.cli import data, single, studies
+from orbitset.cli.comparing import compare
+from orbitset.cli.options import fail
+from orbitset.cli.tuning import tune
+from orbitset.errors import OrbitsetError
+
+# GNU OpenMP threads that wait by spinning starve each other when anything else runs on the machine.
+# Read when torch is loaded, so it must be set before; a user's own choice stays.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+app = typer.Typer(
+    name="orbitset",
+    help="Image embeddings learned from orbit sets: discriminate-and-rectify encoders.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for command in (single.demo, single.train, single.evaluate, single.report, studies.reproduce):
+    app.command()(command)
+app.command()(compare)
+app.command()(tune)
+app.add_typer(data.app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from orbitset import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; every expected error is one sentence on stderr and an exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except OrbitsetError as error:
+        sys.exit(fail(error.message, error.hint, error.exit_code))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        sys.exit(fail(f"{error.strerror or error}{where}", None, 1))
+    except (MemoryError, RuntimeError) as error:
+        is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
+        if not is_memory and "out of memory" not in str(error):
+            raise
+        sys.exit(fail("there is not enough memory for this", "lower the sizes that were set", 1))
+    except Exception as error:  # what typer's parser raises; its classes move between versions
+        if not hasattr(error, "format_message"):
+            raise
+        hint = "orbitset --help lists the commands, orbitset COMMAND --help their options"
+        sys.exit(fail(error.format_message(), hint, getattr(error, "exit_code", 2)))
+    sys.exit(code if isinstance(code, int) else 0)

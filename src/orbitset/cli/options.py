@@ -1,0 +1,73 @@
+"""What the commands share: options of the same meaning, and how they print and fail."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orbitset.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orbitset.runs import Run
+
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Seed = Annotated[
+    int | None, typer.Option(help="Of weights, orbits and batches; 0 if not given.", min=0)
+]
+
+
+@contextmanager
+def interruptible(run: "Run") -> Iterator[None]:
+    """Ctrl-C inside says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        is_begun = run.exists
+        say(f"\ninterrupted; go on with: {run.resume_command}" if is_begun else "\ninterrupted")
+        raise
+
+
+def find_device(name: str | None) -> str:
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        if torch.device(name).type not in ("cpu", "cuda"):
+            raise RuntimeError("only cpu and cuda are supported")
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used here: {reason}") from None
+    return name
+
+
+def check_flags(resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite contradict each other; give one of them")
+
+
+def print_results(results: dict[str, Any], as_json: bool) -> None:
+    from orbitset.report import text_table
+    from orbitset.runs import without_nan
+
+    rows = results["rows"]
+    print(json.dumps({"rows": without_nan(rows)}, allow_nan=False) if as_json else text_table(rows))
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def fail(message: str, hint: str | None, code: int) -> int:
+    say(f"error: {message}" + (f"\n\nhint: {hint}" if hint else ""))
+    return code

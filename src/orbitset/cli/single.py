@@ -1,0 +1,169 @@
+"""Commands for one training and what comes of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orbitset.cli.options import (
+    Device,
+    Json,
+    Out,
+    Overwrite,
+    Quiet,
+    Resume,
+    Seed,
+    check_flags,
+    find_device,
+    interruptible,
+    print_results,
+    say,
+)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")] = Path("runs/demo"),
+    seed: Seed = None,
+    epochs: Annotated[float | None, typer.Option(help="Length of the OJ run.", min=0)] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train OJ, OT and AE on the embedded digits and write a report: a few minutes on two cores.
+
+    Example: orbitset demo --out runs/demo
+    """
+    from orbitset.experiments.demo import NOTE, demo_configs, run_demo, stored_configs
+    from orbitset.report import write_report
+    from orbitset.runs import Run
+    from orbitset.training.progress import default_progress
+
+    check_flags(resume, overwrite)
+    run = Run(out)
+    configs = demo_configs(seed or 0, epochs)
+    if resume and run.exists and seed is None and epochs is None:
+        configs = stored_configs(run)
+    with interruptible(run):
+        results = run_demo(
+            configs,
+            run,
+            resume=resume,
+            overwrite=overwrite,
+            device=find_device(device),
+            progress=default_progress(quiet=quiet),
+        )
+        page = write_report(run)
+    print_results(results, as_json)
+    say(f"\n{NOTE}\nreport: {page}")
+
+
+def train(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="X", help="A recipe (affine-mnist, affine-digits) or a path of data."
+        ),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="OJ, OT, OE, ST, EX or AE.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over all members.")] = None,
+    seed: Seed = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, e.g. loss.margin=0.3."),
+    ] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="The config.json of an earlier run.")
+    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    device: Device = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train one method. X is data if such a path exists, otherwise the name of a recipe.
+
+    Example: orbitset train affine-mnist --method OJ --epochs 0.02
+    """
+    from orbitset.experiments.compose import compose_config
+    from orbitset.experiments.single import train as train_experiment
+    from orbitset.report import write_report
+    from orbitset.runs import Run
+    from orbitset.training.progress import default_progress
+
+    check_flags(resume, overwrite)
+    config = compose_config(
+        source,
+        method=method,
+        epochs=epochs,
+        seed=seed,
+        settings=settings or [],
+        config_file=config_file,
+        resumed=Run(out) if resume and out is not None else None,
+    )
+    run = Run(out or Path("runs") / f"{config.name}-{config.method}")
+    with interruptible(run):
+        results = train_experiment(
+            config,
+            run,
+            resume=resume,
+            overwrite=overwrite,
+            device=find_device(device),
+            progress=default_progress(quiet=quiet),
+        )
+        page = write_report(run)
+    print_results(results, as_json)
+    say(f"\nreport: {page}")
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder.")],
+    shots: Annotated[list[int] | None, typer.Option(help="Labelled images per class.")] = None,
+    neighbours: Annotated[int, typer.Option("--k", help="k of the k-NN row.", min=1)] = 5,
+    draws: Annotated[int, typer.Option(help="Draws of the labelled images.", min=1)] = 100,
+    gallery: Annotated[
+        int, typer.Option(help="Labelled images for k-NN and probe.", min=10)
+    ] = 5000,
+    test_images: Annotated[int | None, typer.Option(help="Queries.", min=1)] = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a trained encoder anew: few-shot, k-NN and a linear probe, Euclidean and cosine.
+
+    Example: orbitset evaluate runs/affine-digits-OJ --shots 1 --shots 5
+    """
+    from orbitset.experiments.reevaluate import evaluate_run
+    from orbitset.runs import Run
+
+    rows = evaluate_run(
+        Run(folder),
+        shots=tuple(shots or (1, 5)),
+        neighbours=neighbours,
+        draws=draws,
+        gallery_images=gallery,
+        test_images=test_images,
+        device=find_device(device),
+        say=say,
+    )
+    print_results({"rows": rows}, as_json)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder.")],
+    as_json: Json = False,
+) -> None:
+    """Rebuild the tables, figures and page of a run from its folder alone.
+
+    Example: orbitset report runs/demo
+    """
+    from orbitset.experiments.summary import write_summary
+    from orbitset.report import write_report
+    from orbitset.runs import Run
+
+    run = Run(folder).require()
+    results = write_summary(run) if "lines" in run.config else run.read_json("results.json")
+    page = write_report(run)
+    print_results(results, as_json)
+    say(f"\nreport: {page}")

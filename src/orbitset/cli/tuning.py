@@ -1,0 +1,106 @@
+"""The command that chooses settings."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orbitset.cli.options import Device, Json, Out, Quiet, Resume, Seed, find_device, interruptible
+from orbitset.errors import ConfigError
+
+
+def tune(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="X", help="A recipe (affine-mnist, affine-digits) or a path of data."
+        ),
+    ],
+    methods: Annotated[
+        str | None, typer.Option(help="OJ,OT,OE,ST,EX,AE,OT-STN,ST-STN if not given.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Settings tried for every method; 20 if not given.")
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Shown in every trial; 2,000,000 if not given.")
+    ] = None,
+    seed: Seed = None,
+    jobs: Annotated[int, typer.Option(help="Trials trained side by side.")] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting to fix, not to search."),
+    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    device: Device = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Choose the settings the paper leaves open by accuracy on validation images, never on test images.
+
+    Example: orbitset tune affine-digits --methods OJ,OE --trials 10 --images 100000
+    """
+    from orbitset.experiments.compose import compose_config
+    from orbitset.experiments.methods import parse_method
+    from orbitset.experiments.tuning import METHODS, Search, stored_search
+    from orbitset.experiments.tuning import tune as tune_methods
+    from orbitset.runs import Run
+    from orbitset.training.progress import default_progress
+
+    run = Run(out or Path("runs") / f"tune-{Path(source).absolute().stem}")
+    asked = (methods, trials, images, seed, settings)
+    if resume and run.exists and all(value is None for value in asked):
+        search = stored_search(run)
+        base = next(iter(search.bases.values()))
+        if source != base.name and str(Path(source).resolve()) != base.data:
+            raise ConfigError(f"{run.path} holds a search of {base.name}, not of {source}")
+    else:
+        names = METHODS if methods is None else methods.split(",")
+        bases = {
+            method: compose_config(
+                source,
+                method=method,
+                epochs=None,
+                seed=None,
+                settings=settings or [],
+                config_file=None,
+                resumed=None,
+            )
+            for method in (parse_method(name.strip()) for name in names)
+        }
+        search = Search(
+            bases=bases,
+            trials=20 if trials is None else trials,
+            images=2_000_000 if images is None else images,
+            seed=seed or 0,
+            fixed=tuple(setting.partition("=")[0].strip() for setting in settings or []),
+        )
+    with interruptible(run):
+        results = tune_methods(
+            search.bases,
+            run,
+            trials=search.trials,
+            images=search.images,
+            seed=search.seed,
+            fixed=search.fixed,
+            jobs=jobs,
+            device=find_device(device),
+            progress=default_progress(quiet=quiet),
+            resume=resume,
+        )
+    print(json.dumps(results) if as_json else _text(results))
+
+
+def _text(results: dict[str, Any]) -> str:
+    """For each method its best and the recipe's value, and the settings to be pasted after `train`."""
+    lines = [f"{'method':<8} {'best':>6} {'recipe':>7} {'trials':>7} {'at epoch':>9}"]
+    for method, found in results["methods"].items():
+        best, trials = found["best"], found["trials"]
+        epoch = "–" if best["epoch"] is None else f"{best['epoch']:.3g}"
+        lines += [
+            f"{method:<8} {best['value']:>6.3f} {trials[0]['value']:>7.3f} {len(trials):>7} {epoch:>9}",
+            " \\\n".join(f"  --set {setting}" for setting in best["settings"]),
+        ]
+    return "\n".join(lines)

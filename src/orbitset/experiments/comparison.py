@@ -1,0 +1,312 @@
+"""Finished runs side by side: what each scored, whether that is more than chance, and how they were set.
+
+Runs that differ in nothing but the seed are one group, a line of the table. Only runs of one protocol can be
+compared: the same test images, labelled sets and splits, so that every test is paired.
+"""
+
+import io
+import itertools
+import json
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, get_args
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from orbitset.config import differences, from_dict, to_dict
+from orbitset.errors import ConfigError, RunError, check_choice
+from orbitset.evaluation.statistics import (
+    Correction,
+    Test,
+    compare_with,
+    mean_interval,
+    mean_over_seeds,
+)
+from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.single import MEASURES, row
+from orbitset.experiments.study import finished
+from orbitset.experiments.summary import Scores, stopped_scores
+from orbitset.files import remove_parts, write_atomically
+from orbitset.report.figures import accuracy_curves
+from orbitset.report.tables import write_tables
+from orbitset.runs import Run, without_nan
+
+_PROTOCOL = ("data:", "orbits.affine.", "orbits.members:", "orbits.canvas_px:", "evaluation.")
+"""How settings begin that say what is tested, and on what"""
+_SHORT = 32
+"""Longest description of a group in its label"""
+_WRITTEN = {"results.md", "results.tex", "results.csv", "results.json", "tests.json", "curves.png"}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What `compare` found; groups of runs go by their labels."""
+
+    rows: list[dict[str, Any]]
+    """The figures of each group, in the one shape they have everywhere"""
+    tests: list[dict[str, Any]]
+    """Paired tests of the reference group (`method`) against every other (`against`), over splits"""
+    differences: dict[str, dict[str, Any]]
+    """For each setting that differs, its value in each group"""
+    curves: list[tuple[str, list[dict[str, Any]]]]
+    """Epoch and accuracy of each group at its evaluations, averaged over seeds; the s.d. is over splits"""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Runs of one configuration, which stands here without its seed."""
+
+    config: ExperimentConfig
+    runs: list[Run]
+
+    @property
+    def folder(self) -> str:
+        """The folder's name; of the folder of all seeds where each seed has its own within that."""
+        path = self.runs[0].path.resolve()
+        return path.parent.name if path.name.startswith("seed-") else path.name
+
+
+def compare(
+    runs: Sequence[Run], *, against: str | None = None, correction: Correction = "bonferroni"
+) -> Compared:
+    """Compare finished runs, or folders that hold several; the first group, or `against`, with each other.
+
+    Every measure is scored by early stopping on each split's validation side and averaged over seeds
+    within a split. p is corrected for all comparisons of one measure by one test.
+    """
+    check_choice("correction", correction, get_args(Correction))
+    groups = _labelled(_grouped([single for run in runs for single in _singles(run)]))
+    if against is not None:
+        check_choice("against", against, groups)
+    rows: list[dict[str, Any]] = []
+    tests: list[dict[str, Any]] = []
+    for measure in MEASURES.values():
+        scores = {label: _scores(group, measure) for label, group in groups.items()}
+        found = _tests(against or next(iter(groups)), scores, correction)
+        tests += [{"metric": measure, **test} for test in found]
+        rows += [_row(label, measure, of_group, found) for label, of_group in scores.items()]
+    configs = {label: group.config for label, group in groups.items()}
+    return Compared(
+        rows=rows,
+        tests=tests,
+        differences={
+            name: {label: _setting(config, name) for label, config in configs.items()}
+            for name in _differing(list(configs.values()))
+        },
+        curves=[(label, _curve(group)) for label, group in groups.items()],
+    )
+
+
+def write_comparison(out: Path, compared: Compared) -> None:
+    """Write the tables, tests.json and curves.png into a folder that is free for them."""
+    _check_out(out)
+    image = io.BytesIO()
+    _figure(compared.curves).savefig(image, format="png", dpi=160)
+    found = without_nan({"tests": compared.tests, "differences": compared.differences})
+    text = json.dumps(found, indent=2, allow_nan=False)
+    # first what marks the folder as ours, lest a kill leave one that is refused ever after
+    write_atomically(out / "tests.json", f"{text}\n".encode())
+    remove_parts(out)
+    write_tables(out, compared.rows)
+    write_atomically(out / "curves.png", image.getvalue())
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder that holds anything but an earlier comparison; touches nothing."""
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file; choose another folder with --out", is_usage=True)
+    found = {path.name for path in out.glob("[!.]*")}
+    if found and not ("tests.json" in found and found <= _WRITTEN):
+        raise RunError(
+            f"{out} is not empty and was not written by compare; choose another folder with --out",
+            is_usage=True,
+        )
+
+
+def _singles(run: Run) -> list[Run]:
+    """The run itself, or the runs its folder holds; all finished."""
+    config = run.require().config
+    if "runs" not in config:
+        if not run.has_results:
+            hint = f"go on with it: {run.resume_command}"
+            raise RunError(f"{run.path} is not finished", hint=hint)
+        return [run]
+    names = config["runs"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RunError(
+            f"{run / 'config.json'} is damaged: its runs are {names!r}, no list of names"
+        )
+    return finished(run, names)
+
+
+def _grouped(runs: Sequence[Run]) -> list[_Group]:
+    """Runs of one protocol by their configuration; an error where there are not at least two groups."""
+    if len(runs) < 2:
+        raise ConfigError(f"give at least two runs to compare, not {len(runs)}")
+    configs = [_config(run) for run in runs]
+    for run, config in zip(runs, configs, strict=True):
+        changed = [text for text in differences(configs[0], config) if text.startswith(_PROTOCOL)]
+        if changed:
+            raise ConfigError(
+                f"{runs[0].path} and {run.path} were evaluated by different protocols: "
+                f"{'; '.join(changed)}"
+            )
+    groups: dict[ExperimentConfig, dict[int, Run]] = {}
+    for run, config in zip(runs, configs, strict=True):
+        seeds = groups.setdefault(replace(config, seed=0), {})
+        if config.seed in seeds:
+            raise ConfigError(
+                f"{seeds[config.seed].path} and {run.path} are the same configuration with the same "
+                f"seed, {config.seed}; leave one of them out"
+            )
+        seeds[config.seed] = run
+    if len(groups) < 2:
+        raise ConfigError(
+            f"all {len(runs)} runs are seeds of one configuration; give another to compare it with"
+        )
+    return [_Group(config, list(seeds.values())) for config, seeds in groups.items()]
+
+
+def _config(run: Run) -> ExperimentConfig:
+    """What the run was asked to do, without what has no part in its scores."""
+    try:
+        config = from_dict(ExperimentConfig, run.config)
+    except ConfigError as error:
+        raise RunError(f"{run / 'config.json'} cannot be used: {error}") from None
+    return replace(
+        config,
+        name="",
+        train=replace(config.train, checkpoint_every_s=0),
+        evaluation=replace(config.evaluation, tsne_points=0),
+    )
+
+
+def _labelled(groups: Sequence[_Group]) -> dict[str, _Group]:
+    """Groups by method; where several have the same, by what differs between them if that is short.
+
+    If it is not, by their folders, unless those have long names too, or the same.
+    """
+    by_settings, by_folder = [], []
+    for group in groups:
+        method = group.config.method
+        rivals = [each.config for each in groups if each.config.method == method]
+        settings = (f"{name}={_setting(group.config, name)}" for name in _differing(rivals))
+        folder = group.folder if group.folder.startswith(method) else f"{method}, {group.folder}"
+        by_settings.append(", ".join([method, *settings]))
+        by_folder.append(method if len(rivals) == 1 else folder)
+    is_long = max(map(len, by_settings)) > _SHORT >= max(map(len, by_folder))
+    labels = by_folder if is_long and len(set(by_folder)) == len(groups) else by_settings
+    return dict(zip(labels, groups, strict=True))
+
+
+def _differing(configs: Sequence[ExperimentConfig]) -> list[str]:
+    """Dotted names of the settings that are not the same in all."""
+    first, *others = configs
+    changed = (text for other in others for text in differences(first, other))
+    return list(dict.fromkeys(text.split(":")[0] for text in changed))
+
+
+def _setting(config: ExperimentConfig, name: str) -> Any:
+    return reduce(operator.getitem, name.split("."), to_dict(config))
+
+
+def _scores(group: _Group, measure: str) -> Scores:
+    for run in group.runs:
+        _check_records(run, measure, group.config.evaluation.splits)
+    return stopped_scores(group.runs, measure)
+
+
+def _check_records(run: Run, measure: str, splits: int) -> None:
+    """Refuse a run that has no scores of two splits or more, or lost some of them."""
+    name = run / "metrics.jsonl"
+    records = run.records()
+    if not name.read_bytes().endswith(b"\n"):
+        raise RunError(f"{name} is damaged: its last line is cut off")
+    if not all(isinstance(record["step"], int) for record in records):
+        raise RunError(f"{name} is damaged: a step is not a whole number")
+    if any(not isinstance(record.get(measure), dict) for record in records):
+        raise RunError(f"{name} has no {measure}, which needs images with labels")
+    sides = [record[measure].get(side, []) for record in records for side in ("va", "te")]
+    if splits < 2 or not any(sides):
+        raise RunError(
+            f"{run.path} was evaluated on {splits if splits < 2 else 0} splits; "
+            "a test of significance needs at least two",
+            hint="train it with --set evaluation.splits=10",
+            is_usage=True,
+        )
+    if any(not isinstance(side, list) or len(side) != splits for side in sides):
+        raise RunError(f"{name} is damaged: it does not have the scores of {splits} splits")
+
+
+def _row(
+    label: str, measure: str, scores: Scores, tests: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    summary = {
+        "mean": float(scores.by_split.mean()),
+        "sd": float(scores.by_split.std(ddof=1)),
+        "n": len(scores.by_split),
+        "repeated": "splits",
+    }
+    more: dict[str, Any] = {}
+    if len(scores.by_seed) > 1:
+        interval = mean_interval(scores.by_seed)
+        more |= {"low": interval.low, "high": interval.high}
+    for test in tests:
+        if (test["against"], test["test"]) == (label, "paired-t"):  # the paper's
+            more |= {"p_corrected": test["p_corrected"], "test": "paired-t"}
+    return row(label, measure, summary, seeds=len(scores.by_seed), **more)
+
+
+def _tests(
+    reference: str, scores: Mapping[str, Scores], correction: Correction
+) -> list[dict[str, Any]]:
+    by_split = {label: of_group.by_split.tolist() for label, of_group in scores.items()}
+    return [
+        {
+            "method": found.method,
+            "against": found.against,
+            **asdict(found.test),
+            "p_corrected": found.adjusted_p,
+            "correction": found.correction,
+        }
+        for test in get_args(Test)
+        for found in compare_with(reference, by_split, test=test, correction=correction)
+    ]
+
+
+def _curve(group: _Group) -> list[dict[str, Any]]:
+    first, *others = (run.records() for run in group.runs)
+    curve = []
+    try:
+        for records in zip(first, *others, strict=True):
+            (epoch,) = {record["epoch"] for record in records}
+            te = mean_over_seeds([record["accuracy"]["te"] for record in records])
+            mean = float(np.mean([record["accuracy"]["mean"] for record in records]))
+            sd = float(te.std(ddof=1))
+            curve.append({"epoch": epoch, "accuracy": {"mean": mean, "sd": sd}})
+    except (KeyError, TypeError, ValueError) as error:
+        names = ", ".join(str(run / "metrics.jsonl") for run in group.runs)
+        raise RunError(
+            f"{names} are no seeds of one curve: epochs differ or are damaged, {error}"
+        ) from None
+    return curve
+
+
+def _figure(curves: Sequence[tuple[str, list[dict[str, Any]]]]) -> Figure:
+    """Accuracy against epochs, in the methods' colours where these tell the groups apart."""
+    figure = accuracy_curves(curves, None)
+    axes = figure.axes[0]
+    legend, lines = axes.get_legend(), axes.get_lines()
+    assert legend is not None
+    if len({(line.get_color(), line.get_linestyle()) for line in lines}) < len(lines):
+        colours = itertools.cycle(matplotlib.colormaps["tab10"].colors)  # type: ignore[attr-defined]
+        groups: Any = zip(lines, axes.collections, legend.legend_handles, strict=True)
+        for group, colour in zip(groups, colours, strict=False):
+            for artist in group:
+                artist.set_color(colour)
+    return figure

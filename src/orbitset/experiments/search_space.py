@@ -1,0 +1,146 @@
+"""Which settings are tried for which method, and what a point of that space means as settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from orbitset.encoders.code_norm import CodeNorm
+from orbitset.experiments.config import ExperimentConfig
+from orbitset.losses.methods import Method as Objective
+
+if TYPE_CHECKING:
+    import optuna
+
+
+@dataclass(frozen=True)
+class Range:
+    """Any number between two, on a logarithmic scale."""
+
+    name: str
+    low: float
+    high: float
+
+    def including(self, value: Any) -> "Range":
+        return replace(self, low=min(self.low, value), high=max(self.high, value))
+
+    def suggest(self, trial: "optuna.Trial") -> float:
+        return trial.suggest_float(self.name, self.low, self.high, log=True)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few."""
+
+    name: str
+    choices: tuple[Any, ...]
+
+    def including(self, value: Any) -> "Choice":
+        return replace(self, choices=tuple(dict.fromkeys((*self.choices, value))))
+
+    def suggest(self, trial: "optuna.Trial") -> Any:
+        return trial.suggest_categorical(self.name, self.choices)
+
+
+Space = tuple[Range | Choice, ...]
+
+_MEMBERS = "orbits.members_per_batch"
+_NORM = Choice("encoder.code_norm", ("none", "batch", "sphere"))
+_RATE = Range("train.learning_rate", 3e-4, 3e-2)
+_ANY = Choice(_MEMBERS, (1, 2, 4, 8))
+_PAIRS = Choice(_MEMBERS, (2, 4, 8))
+_MARGIN = Range("margin_fraction", 0.01, 1.0)
+_WEIGHT = Range("loss.discriminate_weight", 1e-3, 30.0)
+
+SPACE: dict[Objective, Space] = {
+    "OJ": (_NORM, _RATE, _PAIRS, _MARGIN, _WEIGHT),
+    "OT": (_NORM, _RATE, _PAIRS, _MARGIN),
+    "OE": (_NORM, _RATE, _ANY),
+    "ST": (_NORM, _RATE, _ANY, _MARGIN),
+    "EX": (_NORM, _RATE, _ANY),
+    "AE": (_NORM, _RATE, _ANY),
+}
+"""Named as --set names them, but for margin_fraction: see `margin_of`. With the members of an orbit the
+orbits of a batch change, so that it keeps its number of images; the rectify term keeps its weight, 1."""
+
+
+def margin_of(fraction: float, norm: CodeNorm, code_size: int) -> float:
+    """The margin that is this fraction of the typical squared distance of two codes.
+
+    That is 2k for k entries of variance 1, as batch and sphere make them, and 2 for codes of length 1. Codes
+    without a norm have no typical distance: for them 0.01 to 1 stands for 0.1 to 100, in equal ratios.
+
+    >>> margin_of(0.125, "batch", 64), margin_of(0.01, "none", 64), margin_of(1, "none", 64)
+    (16.0, 0.1, 100.0)
+    """
+    match norm:
+        case "none":
+            return float(0.1 * (100 * fraction) ** 1.5)
+        case "unit":
+            return 2 * fraction
+        case "batch" | "sphere":
+            return 2 * code_size * fraction
+
+
+def fraction_of(margin: float, norm: CodeNorm, code_size: int) -> float:
+    """The other way round.
+
+    >>> fraction_of(16, "batch", 64), round(fraction_of(100, "none", 64), 6)
+    (0.125, 1.0)
+    """
+    if norm == "none":
+        return float((10 * margin) ** (2 / 3) / 100)
+    return margin / margin_of(1, norm, code_size)
+
+
+def space_of(base: ExperimentConfig, num_orbits: int, fixed: Sequence[str] = ()) -> Space:
+    """What is tried from a base: nothing that is fixed, no batch that cannot be made, and in any case what
+    the base itself has."""
+    own = own_values(base)
+    space: list[Range | Choice] = []
+    for dimension in SPACE[base.objective]:
+        if isinstance(dimension, Choice) and dimension.name == _MEMBERS:
+            dimension = replace(dimension, choices=_possible(dimension, base, num_orbits))
+        if not _changed_by(dimension.name) & set(fixed):
+            space.append(dimension.including(own[dimension.name]))
+    return tuple(space)
+
+
+def own_values(base: ExperimentConfig) -> dict[str, Any]:
+    """Where in the space a configuration lies."""
+    encoder = base.encoder
+    return {
+        "encoder.code_norm": encoder.code_norm,
+        "train.learning_rate": base.train.learning_rate,
+        _MEMBERS: base.orbits.members_per_batch,
+        "margin_fraction": fraction_of(base.margin, encoder.code_norm, encoder.code_size),
+        "loss.discriminate_weight": base.loss.discriminate_weight,
+    }
+
+
+def settings_of(values: Mapping[str, Any], base: ExperimentConfig) -> list[str]:
+    """A point of the space as --set takes it, numbers to three digits: what is printed is what is trained."""
+    norm = values.get("encoder.code_norm", base.encoder.code_norm)
+    settings = []
+    for name, value in values.items():
+        if name == "margin_fraction":
+            name, value = "loss.margin", margin_of(value, norm, base.encoder.code_size)
+        text = f"{float(f'{value:.3g}'):g}" if isinstance(value, float) else value
+        settings.append(f"{name}={text}")
+        if name == _MEMBERS:
+            settings.append(f"orbits.orbits_per_batch={_batch_images(base) // value}")
+    return settings
+
+
+def _changed_by(name: str) -> set[str]:
+    changed = {"margin_fraction": {"loss.margin"}, _MEMBERS: {_MEMBERS, "orbits.orbits_per_batch"}}
+    return changed.get(name, {name})
+
+
+def _batch_images(base: ExperimentConfig) -> int:
+    return base.orbits.orbits_per_batch * base.orbits.members_per_batch
+
+
+def _possible(members: Choice, base: ExperimentConfig, num_orbits: int) -> tuple[int, ...]:
+    """Of the choices, those that leave a batch at least two orbits, and no more than there are."""
+    images, most = _batch_images(base), base.orbits.members
+    return tuple(k for k in members.choices if k <= most and 2 <= images // k <= num_orbits)

@@ -1,0 +1,262 @@
+"""The trials of a search: Optuna proposes them, each is trained as a run of its own, its value is told back.
+
+All of it can be killed at any moment. What is proposed stands in journal.log before it is trained, what is
+trained in the run's folder before it is told; a trial that was neither told nor finished is trained on.
+"""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from orbitset.config import with_settings
+from orbitset.errors import RunError, TrainingError
+from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.methods import Method
+from orbitset.experiments.search_space import Space, own_values, settings_of
+from orbitset.experiments.single import train
+from orbitset.runs import Run
+from orbitset.seeds import stable_seed
+from orbitset.training.progress import Progress, format_seconds
+
+if TYPE_CHECKING:
+    import optuna
+
+_DEATHS = 3
+"""Processes that may die over one trial before the search stops."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A method: what all its trials have in common, and the space in which they differ."""
+
+    base: ExperimentConfig
+    space: Space
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial to be trained."""
+
+    method: Method
+    trial: "optuna.Trial"
+    config: ExperimentConfig
+    run: Run
+
+
+class Trials:
+    """Which trial is next, and what became of those before."""
+
+    def __init__(
+        self,
+        methods: Mapping[Method, Tuned],
+        run: Run,
+        *,
+        trials: int,
+        seed: int,
+        progress: Progress,
+    ) -> None:
+        self._methods, self._run, self._progress = methods, run, progress
+        self._num, self._seed = trials, seed
+        storage = _open_storage(run / "journal.log")
+        self._studies = {
+            method: _open_study(storage, method, methods[method]) for method in methods
+        }
+        self._waiting = [job for method in methods for job in self._interrupted(method)]
+        self._begun = Counter({method: len(self._completed(method)) for method in methods})
+        self._begun.update(job.method for job in self._waiting)
+        self._done, self._started_at = 0, time.monotonic()
+
+    def next(self) -> Job | None:
+        """One that was interrupted, or a new one for the method with the fewest, so that all keep pace."""
+        if self._waiting:
+            return self._waiting.pop(0)
+        method = min(self._begun, key=self._begun.__getitem__)
+        if self._begun[method] >= self._num:
+            return None
+        self._begun[method] += 1
+        study = self._studies[method]
+        study.sampler = self._sampler(method, len(study.trials))
+        return self._job(method, study.ask())
+
+    def put_back(self, job: Job) -> None:
+        self._waiting.append(job)
+
+    def finish(self, job: Job, error: str | None) -> None:
+        """Judge a trial that was trained, or had to stop because of an error; keep only its records."""
+        value, epoch = 0.0, None
+        if error is None:
+            trained = [record for record in job.run.records() if record["step"] > 0]
+            best = max(trained, key=lambda record: record["accuracy"]["mean"])
+            value, epoch = best["accuracy"]["mean"], best["epoch"]
+        else:
+            job.trial.set_user_attr("error", error)
+            self._progress.note(f"{job.method} trial {job.trial.number} counts as 0: {error}")
+        job.trial.set_user_attr("epoch", epoch)
+        for name in ("model.safetensors", "arrays.npz"):
+            (job.run / name).unlink(missing_ok=True)
+        shutil.rmtree(job.run / "checkpoint", ignore_errors=True)
+        self._studies[job.method].tell(job.trial, value)
+        self._done += 1
+        self._note(job.method)
+
+    def summaries(self, method: Method) -> list[dict[str, Any]]:
+        """The completed trials of a method; one that failed has an error and counts as 0."""
+        return [
+            {
+                "number": trial.number,
+                "state": "failed" if "error" in trial.user_attrs else "complete",
+                "value": trial.value,
+                "epoch": trial.user_attrs["epoch"],
+                "settings": trial.user_attrs["settings"],
+            }
+            for trial in self._completed(method)
+        ]
+
+    def _completed(self, method: Method) -> "list[optuna.trial.FrozenTrial]":
+        from optuna.trial import TrialState
+
+        return self._studies[method].get_trials(states=(TrialState.COMPLETE,))
+
+    def _interrupted(self, method: Method) -> list[Job]:
+        from optuna.trial import Trial, TrialState
+
+        study, jobs = self._studies[method], []
+        for frozen in study.get_trials(states=(TrialState.RUNNING,)):
+            study.sampler = self._sampler(method, frozen.number)
+            jobs.append(self._job(method, Trial(study, frozen._trial_id)))
+        return jobs
+
+    def _sampler(self, method: Method, number: int) -> "optuna.samplers.BaseSampler":
+        """One for each trial, so that a resumed search proposes what it would have proposed."""
+        from optuna.samplers import TPESampler
+
+        return TPESampler(seed=stable_seed("tune", self._seed, method, number) % 2**32)
+
+    def _job(self, method: Method, trial: "optuna.Trial") -> Job:
+        base, space = self._methods[method].base, self._methods[method].space
+        if "settings" not in trial.user_attrs:
+            values = {dimension.name: dimension.suggest(trial) for dimension in space}
+            trial.set_user_attr("settings", settings_of(values, base))
+        config = with_settings(base, trial.user_attrs["settings"])
+        return Job(method, trial, config, Run(self._run / f"trials/{method}/{trial.number:03}"))
+
+    def _note(self, method: Method) -> None:
+        done = {each: len(self._completed(each)) for each in self._studies}
+        left = self._num * len(done) - sum(done.values())
+        left_s = (time.monotonic() - self._started_at) / self._done * left
+        best = max(trial["value"] for trial in self.summaries(method))
+        self._progress.note(
+            f"{method} {done[method]}/{self._num}  best {best:.3f}  {format_seconds(left_s)} left for all"
+        )
+
+
+def train_one_by_one(trials: Trials, device: str, progress: Progress) -> None:
+    while (job := trials.next()) is not None:
+        trials.finish(job, _train(job.config, job.run, device, progress))
+
+
+def train_side_by_side(trials: Trials, jobs: int, device: str) -> None:
+    """Each trial in a process of its own; if one dies, its trial goes on from its checkpoint in another."""
+    spawn = multiprocessing.get_context("spawn")
+    running: dict[Connection, tuple[BaseProcess, Job]] = {}
+    deaths: Counter[Path] = Counter()
+    try:
+        while True:
+            while len(running) < jobs and (job := trials.next()) is not None:
+                receiver, sender = spawn.Pipe(duplex=False)
+                arguments = (sender, job.config, job.run.path, device)
+                process = spawn.Process(target=_work, args=arguments, daemon=True)
+                process.start()
+                sender.close()  # the process has its own; when that closes too, it has died
+                running[receiver] = process, job
+            if not running:
+                return
+            wait(list(running))
+            for receiver in [each for each in running if each.poll()]:
+                _, job = running.pop(receiver)
+                try:
+                    outcome = receiver.recv()
+                except EOFError:
+                    deaths[job.run.path] += 1
+                    if deaths[job.run.path] == _DEATHS:
+                        raise RunError(
+                            f"{_DEATHS} processes died training {job.run.path}"
+                        ) from None
+                    trials.put_back(job)
+                    continue
+                if isinstance(outcome, Exception):
+                    raise outcome
+                trials.finish(job, outcome)
+    finally:
+        for left, _ in running.values():
+            left.kill()
+
+
+def _work(sender: Connection, config: ExperimentConfig, path: Path, device: str) -> None:
+    """What a process does: send back what `_train` gives, or the error that is to end the search."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the parent, which ends its processes
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    try:
+        sender.send(_train(config, Run(path), device))
+    except Exception as error:
+        sender.send(error)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot end its processes; left alone they would go on writing its folder."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _train(
+    config: ExperimentConfig, run: Run, device: str, progress: Progress | None = None
+) -> str | None:
+    """Train what is not trained yet; gives why training had to stop, if it had to."""
+    try:
+        if not (run / "results.json").exists():  # the last thing a training writes
+            train(config, run, resume=True, device=device, progress=progress)
+    except TrainingError as error:
+        return error.message
+    return None
+
+
+def _open_storage(journal: Path) -> "optuna.storages.JournalStorage":
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    # what a kill may leave: a lock, which is nobody's while the folder is ours, and half a line
+    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
+    if journal.exists():
+        os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
+    return JournalStorage(JournalFileBackend(str(journal)))
+
+
+def _open_study(
+    storage: "optuna.storages.JournalStorage", method: Method, tuned: Tuned
+) -> "optuna.Study":
+    import optuna
+
+    study = optuna.create_study(
+        study_name=method, storage=storage, direction="maximize", load_if_exists=True
+    )
+    if not study.trials:
+        own = own_values(tuned.base)
+        study.enqueue_trial({dimension.name: own[dimension.name] for dimension in tuned.space})
+    return study

@@ -1,0 +1,191 @@
+"""Settings the paper leaves open, chosen on validation digits: as many trials and images for every method.
+
+A trial is a run in trials/METHOD/NNN that never looks at a test image. Its value is the best one-shot
+accuracy on validation images at any evaluation after the first step; the epoch of that is kept with it. The
+first trial of a method has the recipe's own settings, so that the best is never worse. A trial that diverged
+counts, with the value 0: no method gets more tries for failing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orbitset.config import differences, from_dict, to_dict
+from orbitset.errors import ConfigError, OrbitsetError, RunError
+from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.methods import Method, parse_method
+from orbitset.experiments.search_space import space_of
+from orbitset.experiments.single import load_data
+from orbitset.experiments.trials import Trials, Tuned, train_one_by_one, train_side_by_side
+from orbitset.runs import Run, describe_environment
+from orbitset.training.progress import Progress, Silent
+
+METHODS: tuple[Method, ...] = ("OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN", "ST-STN")
+_DECIDED = ("method", "seed", "train.epochs", "evaluation.on", "evaluation.tsne_points")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What is asked for."""
+
+    bases: Mapping[Method, ExperimentConfig]
+    trials: int = 20
+    """Of every method, the recipe's own among them"""
+    images: int = 2_000_000
+    """Shown in every trial"""
+    seed: int = 0
+    """Of what is proposed, and of every training"""
+    fixed: tuple[str, ...] = ()
+    """Names of settings that stay as they are in the bases"""
+
+    def __post_init__(self) -> None:
+        if not self.bases:
+            raise ConfigError("a search needs at least one method")
+        for name, least in (("trials", 1), ("images", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")
+        for name in self.fixed:
+            if name in _DECIDED:
+                raise ConfigError(
+                    f"{name} cannot be set for a search, which decides it",
+                    hint="--methods, --images and --seed say what is trained, validation images score it",
+                )
+
+    def tuned(self, base: ExperimentConfig) -> Tuned:
+        """A method's trials: of the length asked for, and scored on validation images."""
+        evaluation = replace(base.evaluation, on="validation", tsne_points=0)
+        base = replace(base, seed=self.seed, evaluation=evaluation)
+        splits = load_data(base)
+        if splits.test.labels is None:
+            raise ConfigError("settings are chosen by accuracy, and these images have no labels")
+        epochs = self.images / (len(splits.train) * base.orbits.members)
+        base = replace(base, train=replace(base.train, epochs=epochs))
+        return Tuned(base, space_of(base, len(splits.train), self.fixed))
+
+
+def tune(
+    bases: Mapping[Method, ExperimentConfig],
+    run: Run,
+    *,
+    trials: int = 20,
+    images: int = 2_000_000,
+    seed: int = 0,
+    fixed: Sequence[str] = (),
+    jobs: int = 1,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Search each method's space, starting from its base; gives what results.json holds.
+
+    Settings named in `fixed` are not searched. With several jobs, so many trials are trained side by side,
+    each in a process of its own with one thread.
+    """
+    search = Search(bases=bases, trials=trials, images=images, seed=seed, fixed=tuple(fixed))
+    if jobs < 1:
+        raise ConfigError(f"jobs is {jobs}; give at least 1")
+    _check_optuna()
+    progress = progress or Silent()
+    is_resumed = resume and run.exists
+    _check_folder(run, is_resumed=is_resumed)
+    methods = {method: search.tuned(base) for method, base in bases.items()}
+    description = _describe(search, methods)
+    if is_resumed:
+        _check_same(run, search, description)
+    with run.locked():
+        if not is_resumed:
+            run.create(description)
+        _write_environment(run, device, seed)
+        ongoing = Trials(methods, run, trials=trials, seed=seed, progress=progress)
+        if jobs == 1:
+            train_one_by_one(ongoing, device, progress)
+        else:
+            train_side_by_side(ongoing, jobs, device)
+        results = {"methods": {m: _result(ongoing.summaries(m), images) for m in bases}}
+        run.write_json("results.json", results)
+    return results
+
+
+def stored_search(run: Run) -> Search:
+    """The search a folder was started with."""
+    config = run.config
+    if "trials" not in config:
+        raise ConfigError(f"{run.path} holds a run of {config['name']}, not a search for settings")
+    try:
+        bases = {m: from_dict(ExperimentConfig, config["bases"][m]) for m in config["methods"]}
+        return Search(
+            bases={parse_method(m): base for m, base in bases.items()},
+            trials=config["trials"],
+            images=config["images"],
+            seed=config["seed"],
+            fixed=tuple(config["fixed"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{run / 'config.json'} is damaged: {error!r}") from None
+
+
+def _check_optuna() -> None:
+    try:
+        import optuna
+    except ImportError:
+        raise OrbitsetError(
+            "settings are proposed by Optuna, which is not installed",
+            hint="pip install 'orbitset[tune]'",
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def _check_folder(run: Run, *, is_resumed: bool) -> None:
+    """A search is hours of work: there is no way to overwrite one."""
+    if run.exists and not is_resumed:
+        raise RunError(
+            f"{run.path} already holds a run",
+            hint="add --resume to go on with it, or --out to use another folder",
+            is_usage=True,
+        )
+    run.check_free(overwrite=is_resumed)
+
+
+def _describe(search: Search, methods: Mapping[Method, Tuned]) -> dict[str, Any]:
+    """What config.json holds."""
+    return {
+        "name": next(iter(search.bases.values())).name,
+        "runs": [f"trials/{method}" for method in methods],
+        "methods": list(methods),
+        "trials": search.trials,
+        "images": search.images,
+        "seed": search.seed,
+        "fixed": list(search.fixed),
+        "bases": {method: to_dict(base) for method, base in search.bases.items()},
+        "space": {method: [to_dict(each) for each in methods[method].space] for method in methods},
+    }
+
+
+def _check_same(run: Run, search: Search, description: Mapping[str, Any]) -> None:
+    stored, config = stored_search(run), run.config
+    names = ("methods", "trials", "images", "seed", "fixed")
+    changed = [f"{n}: {config[n]} → {description[n]}" for n in names if config[n] != description[n]]
+    for method in [method for method in stored.bases if method in search.bases]:
+        found = differences(stored.bases[method], search.bases[method])
+        changed += [f"{method} {difference}" for difference in found]
+    if not changed and config["space"] != description["space"]:
+        changed = ["the space that is searched"]
+    if changed:
+        raise ConfigError(
+            f"{run.path} was started with other settings ({'; '.join(changed)})",
+            hint="resume with the settings it was started with, or choose another folder with --out",
+        )
+
+
+def _write_environment(run: Run, device: str, seed: int) -> None:
+    environment = describe_environment(device=device, seed=seed)
+    if (run / "environment.json").exists():
+        first = run.read_json("environment.json")
+        environment = {**first, "resumed": [*first.get("resumed", []), environment]}
+    run.write_json("environment.json", environment)
+
+
+def _result(trials: list[dict[str, Any]], images: int) -> dict[str, Any]:
+    best = max(trials, key=lambda trial: trial["value"])
+    chosen = {name: best[name] for name in ("value", "settings", "epoch")}
+    return {"best": {**chosen, "trial": best["number"]}, "trials": trials, "images": images}

@@ -1,0 +1,107 @@
+"""`orbitset reproduce` and reports of studies, as processes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from orbitset.config import with_settings
+from orbitset.datasets.mnist import data_root, is_mnist_folder
+from orbitset.experiments import affine_digits
+from orbitset.experiments.study import Line, Study, run_study
+from orbitset.runs import Run
+
+SMALL = [
+    "encoder.channels=4,8",
+    "encoder.code_size=16",
+    "train.epochs=0.003",
+    "train.evaluations=1",
+    "evaluation.test_images=60",
+    "evaluation.draws=5",
+    "evaluation.tsne_points=0",
+    "evaluation.splits=3",
+]
+
+
+def orbitset(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "orbitset", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "80", **environment},
+    )
+
+
+def fails(done, code, *texts):
+    assert done.returncode == code, done.stderr
+    assert done.stdout == "" and "Traceback" not in done.stderr
+    for text in texts:
+        assert text in done.stderr
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("studies") / "run")
+    lines = [Line(label=m, config=with_settings(affine_digits(m), SMALL)) for m in ("OJ", "OE")]
+    run_study(Study(name="small", lines=tuple(lines), seeds=(0,), cut_down="cut down: tiny"), run)
+    return run
+
+
+def test_a_report_is_computed_from_the_metrics_and_not_from_old_results(study):
+    done = orbitset("report", study.path, "--json")
+    rows = json.loads(done.stdout)["rows"]
+    (study / "results.json").write_text(json.dumps({"rows": []}))
+    again = orbitset("report", study.path, "--json")
+    assert json.loads(again.stdout)["rows"] == rows
+    ours = next(r for r in rows if r["method"] == "OJ" and r["metric"] == "accuracy")
+    assert (ours["n"], ours["repeated"], ours["seeds"]) == (3, "splits", 1)
+    names = {path.name for path in (study / "tables").iterdir()}
+    assert names == {"results.md", "results.tex", "results.csv", "results.json"}
+
+
+def test_a_table_says_what_was_repeated_and_stays_narrow(study):
+    done = orbitset("report", study.path)
+    assert "3 splits, 1 seed" in done.stdout and "cut down: tiny" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_wrong_wishes_are_refused_before_anything_is_written(tmp_path, study):
+    out = ["--out", tmp_path / "run"]
+    reproduce = ["reproduce", "affine-mnist", *out]
+    fails(orbitset("reproduce", "afine-mnist", *out), 2, "did you mean affine-mnist?")
+    fails(orbitset(*reproduce, "--methods", "OJ,OX"), 2, "'OX'", "OJ-STN")
+    fails(orbitset(*reproduce, "--seeds", 0), 2, "seeds is 0")
+    fails(orbitset(*reproduce, "--epochs", -1), 2, "above 0")
+    fails(orbitset(*reproduce, "--resume", "--overwrite"), 2, "contradict")
+    fails(orbitset("reproduce", "affine-mnist", "--out", study.path), 2, "already holds a run")
+    other = ["--out", study.path, "--resume", "--methods", "OJ"]
+    fails(orbitset("reproduce", "affine-mnist", *other), 2, "started with other settings")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_study_is_neither_evaluated_nor_trained_as_a_run(study):
+    fails(orbitset("evaluate", study.path), 1, "name one of them")
+    done = orbitset("train", "--resume", "--out", study.path)
+    fails(done, 2, "orbitset reproduce small --resume")
+
+
+def test_an_unfinished_study_says_how_to_go_on(tmp_path, study):
+    run = Run(tmp_path / "run")
+    run.create(study.config)
+    fails(
+        orbitset("report", run.path), 1, "not finished: 2 of 2", "orbitset reproduce small --resume"
+    )
+
+
+@pytest.mark.skipif(not is_mnist_folder(data_root() / "mnist"), reason="MNIST is not here")
+def test_two_methods_of_the_papers_experiment_go_through(tmp_path):
+    cut = ["--epochs", 0.0004, "--seeds", 1, "--test-images", 200, "--methods", "AE,OT-STN"]
+    done = orbitset("reproduce", "affine-mnist", *cut, "--out", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    methods = {row["method"] for row in json.loads(done.stdout)["rows"]}
+    assert methods == {"pixels", "untrained", "AE", "OT-STN"}
+    assert all(
+        "cut down: 0.0004 epochs" in row["cut_down"] for row in json.loads(done.stdout)["rows"]
+    )

@@ -1,0 +1,80 @@
+import pytest
+
+from orbitset.config import differences
+from orbitset.errors import ConfigError
+from orbitset.experiments.affine_mnist import (
+    METHODS,
+    RATIOS,
+    VARIANTS,
+    affine_mnist,
+    affine_mnist_study,
+)
+
+
+def test_all_methods_share_data_network_size_batch_and_length():
+    configs = [line.config for line in affine_mnist_study().lines if line.ratio is None]
+    for name in ("data", "evaluation"):
+        assert len({getattr(config, name) for config in configs}) == 1
+    assert {config.encoder.channels for config in configs} == {(16, 32, 64, 128)}
+    assert {config.encoder.code_size for config in configs} == {1024}
+    assert {config.train.epochs for config in configs} == {configs[0].train.epochs}
+    sizes = {c.orbits.orbits_per_batch * c.orbits.members_per_batch for c in configs}
+    assert sizes == {256}
+
+
+def test_the_whole_experiment_is_the_papers():
+    study = affine_mnist_study()
+    assert [line.label for line in study.lines][: len(METHODS)] == list(METHODS)
+    assert study.seeds == (0, 1, 2) and study.cut_down is None
+    evaluation = study.lines[0].config.evaluation
+    assert (evaluation.test_images, evaluation.draws, evaluation.splits) == (25_000, 100, 10)
+    train = study.lines[0].config.train
+    assert train.epochs * 1_650_000 == pytest.approx(10_000_000)
+    assert train.evaluate_at == (0.125, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+
+
+def test_a_transformer_takes_the_settings_of_its_method():
+    assert differences(affine_mnist("OT"), affine_mnist("OT-STN")) == ["method: OT → OT-STN"]
+
+
+def test_as_printed_has_switches_equal_weights_and_a_batch_of_256():
+    lines = {line.label: line.config for line in affine_mnist_study().lines}
+    printed = lines["OJ, as printed"]
+    assert printed.encoder.unpooling == "switches" and printed.loss.scale == "as-printed"
+    assert printed.loss.discriminate_weight == printed.loss.rectify_weight
+    assert printed.orbits.orbits_per_batch * printed.orbits.members_per_batch == 256
+    assert lines["OJ, own dimension"].loss.scale == "own-dimension"
+    assert set(VARIANTS) <= set(lines)
+
+
+def test_points_of_the_curve_have_the_ratio_they_are_labelled_with():
+    points = [line for line in affine_mnist_study().lines if line.ratio is not None]
+    assert [line.ratio for line in points] == list(RATIOS)
+    for line in points:
+        loss = line.config.loss
+        assert loss.rectify_weight / loss.discriminate_weight == pytest.approx(line.ratio)
+
+
+def test_what_is_cut_down_says_so():
+    study = affine_mnist_study(epochs=0.002, seeds=2, test_images=2000)
+    assert "0.002 epochs" in study.cut_down
+    assert "2 seeds" in study.cut_down and "2,000 test images" in study.cut_down
+    assert affine_mnist_study(methods=["oj"], extras=False).lines[0].label == "OJ"
+    for line in study.lines:
+        assert line.config.train.evaluate_at[-1] < line.config.train.epochs
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [
+        ({"methods": ["OX"]}, "choose one of"),
+        ({"methods": ["OJ", "oj"]}, "named twice"),
+        ({"methods": []}, "at least one method"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"epochs": 0}, "above 0"),
+        ({"test_images": 0}, "test_images"),
+    ],
+)
+def test_wrong_wishes_are_refused(asked, word):
+    with pytest.raises(ConfigError, match=word):
+        affine_mnist_study(**asked)

@@ -1,0 +1,57 @@
+from contextlib import contextmanager
+
+from orbitset.experiments import overall
+from orbitset.experiments.overall import Overall
+
+
+class Heard:
+    def __init__(self):
+        self.notes, self.calls = [], []
+
+    def start(self, label, total, done):
+        self.calls.append(("start", label, total, done))
+
+    def update(self, done, images, terms):
+        self.calls.append(("update", done, images, terms))
+
+    @contextmanager
+    def pause(self, message):
+        self.calls.append(("pause", message))
+        yield
+
+    def note(self, message):
+        self.notes.append(message)
+
+    def stop(self):
+        self.calls.append(("stop",))
+
+
+def test_time_left_is_what_the_done_part_took_for_each_unit(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(overall.time, "monotonic", lambda: clock[0])
+    heard = Heard()
+    progress = Overall(heard, [1.0, 2.0, 3.0, 4.0])
+    progress.begin(0, "done before")  # skipped: no training is started
+    clock[0] += 1000
+    progress.end(0)
+    progress.begin(1, "OJ")
+    progress.start("training", 10, 0)
+    clock[0] += 20
+    progress.end(1)
+    progress.begin(2, "OE")
+    progress.start("training", 10, 0)
+    assert heard.notes == ["2/4 OJ", "3/4 OE, about 1:10 left for all"]
+
+
+def test_everything_else_is_passed_on():
+    heard = Heard()
+    progress = Overall(heard, [1.0])
+    progress.begin(0, "OJ")
+    progress.start("training", 10, 3)
+    progress.update(4, 64, {"loss": 1.0})
+    with progress.pause("evaluating"):
+        progress.note("hello")
+    progress.stop()
+    assert [call[0] for call in heard.calls] == ["start", "update", "pause", "stop"]
+    assert heard.calls[0] == ("start", "1/1 OJ", 10, 3)
+    assert heard.notes[-1] == "hello"

@@ -1,0 +1,99 @@
+import pytest
+
+from orbitset.config import with_settings
+from orbitset.experiments import affine_digits, affine_mnist
+from orbitset.experiments.search_space import (
+    SPACE,
+    fraction_of,
+    margin_of,
+    own_values,
+    settings_of,
+    space_of,
+)
+
+
+def _names(space):
+    return [dimension.name for dimension in space]
+
+
+def _members(space):
+    return next(d.choices for d in space if d.name == "orbits.members_per_batch")
+
+
+@pytest.mark.parametrize("recipe", [affine_mnist, affine_digits])
+@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN"])
+def test_a_recipes_own_point_gives_its_settings(recipe, method):
+    base = recipe(method)
+    own = own_values(base)
+    point = {name: own[name] for name in _names(space_of(base, 900))}
+    config = with_settings(base, settings_of(point, base))
+    assert config.margin == base.margin
+    assert config.train == base.train and config.encoder == base.encoder
+    assert config.orbits == base.orbits
+    assert config.loss.discriminate_weight == base.loss.discriminate_weight
+
+
+@pytest.mark.parametrize(
+    ("norm", "fraction", "margin"),
+    [("batch", 0.01, 1.28), ("sphere", 1, 128), ("unit", 0.1, 0.2), ("none", 0.1, 10**0.5)],
+)
+def test_margins_are_fractions_of_the_typical_squared_distance(norm, fraction, margin):
+    assert margin_of(fraction, norm, 64) == pytest.approx(margin)
+    assert fraction_of(margin, norm, 64) == pytest.approx(fraction)
+
+
+def test_a_margin_is_translated_for_the_codes_it_is_tried_with():
+    base = affine_digits("OT")
+    point = {"margin_fraction": 0.25}
+    assert settings_of(point, base) == ["loss.margin=32"]
+    assert settings_of({"encoder.code_norm": "none", **point}, base)[1] == "loss.margin=12.5"
+
+
+def test_numbers_have_three_digits():
+    base = affine_digits("OJ")
+    point = {"train.learning_rate": 0.00123456, "loss.discriminate_weight": 29.9999}
+    expected = ["train.learning_rate=0.00123", "loss.discriminate_weight=30"]
+    assert settings_of(point, base) == expected
+    assert settings_of({"margin_fraction": 0.987654}, affine_mnist("OJ")) == ["loss.margin=2020"]
+
+
+@pytest.mark.parametrize("objective", SPACE)
+def test_every_batch_keeps_its_number_of_images(objective):
+    base = affine_digits(objective)
+    choices = _members(space_of(base, 900))
+    assert (1 in choices) == (objective not in ("OJ", "OT"))
+    for members in choices:
+        settings = settings_of({"orbits.members_per_batch": members}, base)
+        orbits = with_settings(base, settings).orbits
+        assert orbits.orbits_per_batch * orbits.members_per_batch == 64
+
+
+def test_batches_that_cannot_be_made_are_not_tried():
+    base = affine_digits("OE")
+    assert _members(space_of(base, 16)) == (4, 8)
+    few = with_settings(base, ["orbits.members=3", "orbits.members_per_batch=2"])
+    assert _members(space_of(few, 900)) == (1, 2)
+    tiny = with_settings(base, ["orbits.orbits_per_batch=2", "orbits.members_per_batch=2"])
+    assert _members(space_of(tiny, 900)) == (1, 2)
+
+
+def test_a_space_holds_what_its_base_has():
+    settings = ["train.learning_rate=0.5", "encoder.code_norm=unit", "orbits.members_per_batch=3"]
+    norm, rate, members, *_ = space_of(with_settings(affine_digits("OJ"), settings), 900)
+    assert norm.choices == ("none", "batch", "sphere", "unit")
+    assert (rate.low, rate.high) == (3e-4, 0.5)
+    assert members.choices == (2, 4, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "dimension"),
+    [
+        ("loss.margin", "margin_fraction"),
+        ("orbits.orbits_per_batch", "orbits.members_per_batch"),
+        ("encoder.code_norm", "encoder.code_norm"),
+    ],
+)
+def test_what_is_fixed_is_not_searched(setting, dimension):
+    base = affine_digits("OJ")
+    missing = set(_names(space_of(base, 900))) - set(_names(space_of(base, 900, [setting])))
+    assert missing == {dimension}
