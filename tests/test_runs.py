@@ -241,3 +241,23 @@ def test_the_commit_is_unknown_where_git_is_absent(monkeypatch, tmp_path):
     monkeypatch.delenv("ORBITSET_COMMIT", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert describe_environment(device="cpu", seed=0)["commit"] is None
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "command"),
+    [
+        ({"method": "OJ"}, "run", "orbitset train --resume"),
+        ({"runs": ["OJ"]}, "demo", "orbitset demo --resume"),
+        ({"runs": ["OJ/seed-0"], "lines": []}, "study", "orbitset reproduce x --resume"),
+        ({"runs": ["trials/OJ"], "trials": 3}, "search", "orbitset tune x --resume"),
+    ],
+)
+def test_a_folder_knows_what_made_it(tmp_path, config, kind, command):
+    run = Run(tmp_path / "run")
+    run.create({"name": "x", **config})
+    assert run.kind == kind and run.resume_command.startswith(command)
+    if kind == "search":
+        with pytest.raises(RunError, match="search for settings, which cannot be loaded"):
+            run.refuse_search("loaded")
+    else:
+        run.refuse_search("loaded")

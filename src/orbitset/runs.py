@@ -24,7 +24,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
@@ -48,6 +48,9 @@ _WRITTEN = (
 )
 """In the order they are removed: first what would make a half-cleared folder look like a run to resume."""
 _NEEDED = ("results.json", "metrics.jsonl", "arrays.npz", "model.safetensors", "environment.json")
+
+
+Kind = Literal["run", "demo", "study", "search"]
 
 
 class Run:
@@ -84,14 +87,36 @@ class Run:
         return self / "checkpoint" / "latest.safetensors"
 
     @property
-    def command(self) -> str:
-        """The command that makes such a folder."""
+    def kind(self) -> Kind:
+        """One training, or what holds several: a demo, a study, a search for settings."""
         config = self.config if self.exists else {}
         if "lines" in config:
-            return f"reproduce {shlex.quote(config['name'])}"
+            return "study"
         if "trials" in config:
-            return f"tune {shlex.quote(config['name'])}"
-        return "demo" if "runs" in config else "train"
+            return "search"
+        return "demo" if "runs" in config else "run"
+
+    @property
+    def command(self) -> str:
+        """The command that makes such a folder."""
+        match self.kind:
+            case "study":
+                return f"reproduce {shlex.quote(self.config['name'])}"
+            case "search":
+                return f"tune {shlex.quote(self.config['name'])}"
+            case "demo":
+                return "demo"
+            case "run":
+                return "train"
+
+    def refuse_search(self, wish: str) -> None:
+        """An error if the folder holds a search, which keeps no weights and is no result."""
+        if self.kind == "search":
+            raise RunError(
+                f"{self.path} holds a search for settings, which cannot be {wish}",
+                hint=f"its table: {self.resume_command}",
+                is_usage=True,
+            )
 
     @property
     def resume_command(self) -> str:

@@ -70,7 +70,7 @@ def _completed(out):
 @pytest.fixture(scope="module")
 def search(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "tune"
-    asked = ["--methods", "oj,EX", "--trials", "--images", 300, *SETTINGS]
+    asked = ["--methods", "oj,EX", "--trials", 2, "--images", 300, *SETTINGS]
     return out, _tune("affine-digits", *asked, "--out", out)
 
 
@@ -102,7 +102,7 @@ def test_a_finished_search_is_printed_again_by_resuming_it(search):
 def test_a_killed_search_goes_on_to_exactly_as_many_trials(tmp_path):
     """With processes of its own, which must not outlive it."""
     out = tmp_path / "run"
-    more = ["--methods", "OE", "--trials", "--images", 1500, "--jobs", 2, *SETTINGS]
+    more = ["--methods", "OE", "--trials", 2, "--images", 1500, "--jobs", 2, *SETTINGS]
     _stop(out, signal.SIGKILL, *more)
     assert not (out / "results.json").exists()
     done = _tune("affine-digits", "--out", out, "--resume", *more)
@@ -113,7 +113,7 @@ def test_a_killed_search_goes_on_to_exactly_as_many_trials(tmp_path):
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     out = tmp_path / "my search"
-    more = ["--methods", "AE", "--trials", "--images", 1500, *SETTINGS]
+    more = ["--methods", "AE", "--trials", 2, "--images", 1500, *SETTINGS]
     error = _stop(out, signal.SIGINT, *more)
     assert "Traceback" not in error
     advice = shlex.split(error.split("go on with: ")[1].splitlines()[0])

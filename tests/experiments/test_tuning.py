@@ -161,25 +161,37 @@ def test_a_search_killed_before_a_trial_was_settled_goes_on_with_it(tmp_path, se
         assert tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True) == search[1]
 
 
-def test_several_jobs_survive_the_death_of_a_process(tmp_path):
-    run = Run(tmp_path / "run")
+def _kill_one(run):
+    """Kill one of the processes of a search as soon as any has trained something."""
     killed = []
 
-    def kill_one():
-        while not killed:
+    def watch():
+        while not list(run.path.glob("trials/*/*/checkpoint/*.safetensors")):
             time.sleep(0.01)
-            if list(run.path.glob("trials/OE/*/checkpoint/*.safetensors")):
-                killed.extend(multiprocessing.active_children()[:1])
-                killed[0].kill()
+        killed.extend(multiprocessing.active_children()[:1])
+        killed[0].kill()
 
-    thread = threading.Thread(target=kill_one, daemon=True)
-    thread.start()
+    threading.Thread(target=watch, daemon=True).start()
+    return killed
+
+
+def test_several_jobs_survive_the_death_of_a_process(tmp_path):
+    run = Run(tmp_path / "run")
+    killed = _kill_one(run)
     results = tune(_bases("OE"), run, trials=2, images=1000, jobs=2)
-    thread.join()
     assert killed[0].exitcode == -signal.SIGKILL
     trials = results["methods"]["OE"]["trials"]
     assert [(t["number"], t["state"]) for t in trials] == [(i, "complete") for i in range(2)]
     assert _trial(run, "OE", 0).read_json("environment.json")["threads"] == 1
+
+
+def test_processes_that_keep_dying_end_the_search(tmp_path, monkeypatch):
+    monkeypatch.setattr("orbitset.experiments.trials._DEATHS", 1)
+    run = Run(tmp_path / "run")
+    _kill_one(run)
+    with pytest.raises(RunError, match="died training"):
+        tune(_bases("OE"), run, trials=1, images=1000, jobs=2)
+    assert multiprocessing.active_children() == []
 
 
 def test_an_error_in_another_process_is_the_searchs(tmp_path):

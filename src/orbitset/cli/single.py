@@ -163,7 +163,7 @@ def report(
     from orbitset.runs import Run
 
     run = Run(folder).require()
-    results = write_summary(run) if "lines" in run.config else run.read_json("results.json")
+    results = write_summary(run) if run.kind == "study" else run.read_json("results.json")
     page = write_report(run)
     print_results(results, as_json)
     say(f"\nreport: {page}")

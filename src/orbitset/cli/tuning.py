@@ -40,7 +40,7 @@ def tune(
 ) -> None:
     """Choose the settings the paper leaves open by accuracy on validation images, never on test images.
 
-    Example: orbitset tune affine-digits --methods OJ,OE --trials 10 --images 100000
+    Example: orbitset tune affine-digits --methods OJ,OE --images 100000
     """
     from orbitset.experiments.compose import compose_config
     from orbitset.experiments.methods import parse_method

@@ -8,6 +8,7 @@ from orbitset.experiments.recipes import RECIPES, affine_digits, affine_images, 
 from orbitset.experiments.single import load_run, train
 from orbitset.experiments.study import Line, Study, run_study, stored_study
 from orbitset.experiments.task import OneShotTask
+from orbitset.experiments.tuning import tune
 
 __all__ = [
     "Compared",
@@ -29,4 +30,5 @@ __all__ = [
     "run_study",
     "stored_study",
     "train",
+    "tune",
 ]

@@ -130,8 +130,9 @@ def _check_out(out: Path) -> None:
 
 def _singles(run: Run) -> list[Run]:
     """The run itself, or the runs its folder holds; all finished."""
-    config = run.require().config
-    if "runs" not in config:
+    run.require().refuse_search("compared")
+    config = run.config
+    if run.kind == "run":
         if not run.has_results:
             hint = f"go on with it: {run.resume_command}"
             raise RunError(f"{run.path} is not finished", hint=hint)

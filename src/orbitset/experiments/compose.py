@@ -30,8 +30,8 @@ def compose_config(
     if resumed is not None and source is None:
         resumed.require()
     if resumed is not None and resumed.exists:
-        if "runs" in resumed.config:
-            raise ConfigError(f"{resumed.path} holds a demo", hint=resumed.resume_command)
+        if resumed.kind != "run":
+            raise ConfigError(f"{resumed.path} holds a {resumed.kind}", hint=resumed.resume_command)
         config = from_dict(ExperimentConfig, resumed.config)
         if source is not None and source != config.name and _path(source) != config.data:
             raise ConfigError(f"{resumed.path} holds a run of {config.name}, not of {source}")

@@ -116,7 +116,8 @@ def _is_finished(
 
 def load_run(run: Run, *, device: str = "cpu") -> tuple[ExperimentConfig, Encoder, Splits]:
     """A finished run's configuration, its trained model and its data."""
-    if "runs" in run.require().config:
+    run.require().refuse_search("loaded")
+    if run.kind != "run":
         raise RunError(
             f"{run.path} holds the runs {', '.join(run.config['runs'])}; name one of them"
         )

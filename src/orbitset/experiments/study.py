@@ -93,7 +93,7 @@ class Study:
 def stored_study(run: Run) -> Study:
     """The study a folder was started with."""
     config = run.require().config
-    if "lines" not in config:
+    if run.kind != "study":
         raise RunError(f"{run.path} holds no study, but a run of {config['name']}", is_usage=True)
     return _study(run, config)
 

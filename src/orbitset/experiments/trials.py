@@ -177,7 +177,7 @@ def train_side_by_side(trials: Trials, jobs: int, device: str) -> None:
             while len(running) < jobs and (job := trials.next()) is not None:
                 receiver, sender = spawn.Pipe(duplex=False)
                 arguments = (sender, job.config, job.run.path, device)
-                process = spawn.Process(target=_work, args=arguments, daemon=True)
+                process: BaseProcess = spawn.Process(target=_work, args=arguments, daemon=True)
                 process.start()
                 sender.close()  # the process has its own; when that closes too, it has died
                 running[receiver] = process, job
@@ -185,10 +185,11 @@ def train_side_by_side(trials: Trials, jobs: int, device: str) -> None:
                 return
             wait(list(running))
             for receiver in [each for each in running if each.poll()]:
-                _, job = running.pop(receiver)
+                process, job = running.pop(receiver)
                 try:
                     outcome = receiver.recv()
                 except EOFError:
+                    process.join()
                     deaths[job.run.path] += 1
                     if deaths[job.run.path] == _DEATHS:
                         raise RunError(
@@ -196,12 +197,14 @@ def train_side_by_side(trials: Trials, jobs: int, device: str) -> None:
                         ) from None
                     trials.put_back(job)
                     continue
+                process.join()
                 if isinstance(outcome, Exception):
                     raise outcome
                 trials.finish(job, outcome)
     finally:
-        for left, _ in running.values():
-            left.kill()
+        for process, _ in running.values():
+            process.kill()
+            process.join()
 
 
 def _work(sender: Connection, config: ExperimentConfig, path: Path, device: str) -> None:

@@ -109,7 +109,7 @@ def tune(
 def stored_search(run: Run) -> Search:
     """The search a folder was started with."""
     config = run.config
-    if "trials" not in config:
+    if run.kind != "search":
         raise ConfigError(f"{run.path} holds a run of {config['name']}, not a search for settings")
     try:
         bases = {m: from_dict(ExperimentConfig, config["bases"][m]) for m in config["methods"]}

@@ -21,10 +21,11 @@ from orbitset.runs import Run
 
 def write_report(run: Run) -> Path:
     """Draw all figures of a finished run, of the runs inside it or of a study, and write report.html."""
-    results = run.require().read_json("results.json")
+    run.require().refuse_search("reported")
+    results = run.read_json("results.json")
     page = run / "report.html"
     try:
-        if "lines" in run.config:
+        if run.kind == "study":
             text = study_page(run, results)
         else:
             inside = run.config.get("runs")
