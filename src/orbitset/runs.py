@@ -42,7 +42,8 @@ _WRITTEN = (
     "figures/invariance-*.png",
     "figures/tsne-*.png",
     *(f"figures/{name}.png" for name in ("tsne", "rectified", "stn", "decoded", "ratio")),
-    "tables/results.*",
+    *(f"tables/results.{suffix}" for suffix in ("md", "tex", "csv", "json")),
+    "tables/tests.csv",
     "report.html",
     "environment.json",
 )
@@ -140,8 +141,12 @@ class Run:
         config: dict[str, Any] = self.read_json("config.json")
         return config
 
-    def check_free(self, *, overwrite: bool = False) -> None:
+    def check_free(self, *, overwrite: bool = False, kind: Kind = "run") -> None:
         """Refuse a folder that a new run must not be written into; touches nothing."""
+        if self.exists and self.kind != kind:
+            raise RunError(
+                f"{self.path} holds a {self.kind}; choose another folder with --out", is_usage=True
+            )
         if self.path.exists() and not self.path.is_dir():
             raise RunError(
                 f"{self.path} is a file; choose another folder with --out", is_usage=True
@@ -159,13 +164,35 @@ class Run:
                 is_usage=True,
             )
 
-    def create(self, config: Mapping[str, Any], *, overwrite: bool = False) -> None:
+    def create(
+        self, config: Mapping[str, Any], *, overwrite: bool = False, kind: Kind = "run"
+    ) -> None:
         """Start the folder; what an earlier run left there is only removed when that was asked for."""
-        self.check_free(overwrite=overwrite)
+        self.check_free(overwrite=overwrite, kind=kind)
         self.path.mkdir(parents=True, exist_ok=True)
         remove_parts(self.path)
         self.clear()
         self.write_json("config.json", config)
+
+    def remove(self) -> None:
+        """Remove what a run wrote, its configuration too, and the folder if nothing is left in it."""
+        if not self.exists:
+            return
+        self.clear()
+        remove_parts(self.path)
+        for name in ("config.json", ".lock"):
+            (self / name).unlink(missing_ok=True)
+        for folder in (self.path, self.path.parent):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+    def note_environment(self, *, device: str, seed: int) -> None:
+        """Write down where and with what this runs, beside where it was begun."""
+        environment = describe_environment(device=device, seed=seed)
+        if (self / "environment.json").exists():
+            first = self.read_json("environment.json")
+            environment = {**first, "resumed": [*first.get("resumed", []), environment]}
+        self.write_json("environment.json", environment)
 
     def require(self) -> "Run":
         """This run, or an error that says how to make one."""

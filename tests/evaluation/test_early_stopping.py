@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from orbitset.evaluation import Splits, orbit_splits, stop_early
+from orbitset.evaluation import OrbitHalves, orbit_splits, stop_early
 
 
 def _orbits(num=40, seed=0):
@@ -33,7 +33,7 @@ def test_a_leak_is_caught_and_named():
     twin = next(i for i in range(1, len(orbit)) if orbit[i] in orbit[:i])
     sides[2, twin] = ~sides[2, twin]
     with pytest.raises(ValueError, match=f"split 2 has orbit {orbit[twin]} on both sides"):
-        Splits(sides, orbit)
+        OrbitHalves(sides, orbit)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_leak_is_caught_and_named():
 )
 def test_sides_that_are_no_split_are_refused(sides, orbits, word):
     with pytest.raises(ValueError, match=word):
-        Splits(sides, orbits)
+        OrbitHalves(sides, orbits)
 
 
 def test_one_orbit_cannot_be_split():
@@ -54,7 +54,7 @@ def test_one_orbit_cannot_be_split():
 
 
 def test_scores_are_means_over_each_side_without_what_was_left_out():
-    splits = Splits(torch.tensor([[True, True, False, False]]), torch.tensor([0, 1, 2, 3]))
+    splits = OrbitHalves(torch.tensor([[True, True, False, False]]), torch.tensor([0, 1, 2, 3]))
     right = torch.tensor([0.2, 0.4, 0.6, float("nan")], dtype=torch.float64)
     validation, test = splits.scores(right)
     assert validation == pytest.approx([0.3]) and test == pytest.approx([0.6])

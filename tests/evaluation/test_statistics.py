@@ -106,8 +106,11 @@ def test_one_method_against_all_others():
     for row in rows:
         expected = stats.ttest_rel(scores["OJ"], scores[row.against]).pvalue
         assert row.adjusted_p == pytest.approx(min(1, 2 * expected))
-    for test in ("corrected-t", "wilcoxon"):
-        assert compare_with("OJ", scores, test=test)[0].test.test == test
+    corrected = compare_with("OJ", scores, test="corrected-t", tested=1, trained=2)[0].test
+    assert corrected == corrected_t_test(scores["OJ"], scores["OE"], tested=1, trained=2)
+    assert compare_with("OJ", scores, test="wilcoxon")[0].test.test == "wilcoxon"
+    with pytest.raises(ValueError, match="sizes of a split"):
+        compare_with("OJ", scores, test="corrected-t")
 
 
 @pytest.mark.parametrize(

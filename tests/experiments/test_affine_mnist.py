@@ -3,16 +3,16 @@ import pytest
 from orbitset.config import differences
 from orbitset.errors import ConfigError
 from orbitset.experiments.affine_mnist import (
-    METHODS,
     RATIOS,
     VARIANTS,
     affine_mnist,
     affine_mnist_study,
 )
+from orbitset.experiments.methods import METHODS
 
 
 def test_all_methods_share_data_network_size_batch_and_length():
-    configs = [line.config for line in affine_mnist_study().lines if line.ratio is None]
+    configs = [line.config for line in affine_mnist_study().lines if line.role != "point"]
     for name in ("data", "evaluation"):
         assert len({getattr(config, name) for config in configs}) == 1
     assert {config.encoder.channels for config in configs} == {(16, 32, 64, 128)}
@@ -48,18 +48,19 @@ def test_as_printed_has_switches_equal_weights_and_a_batch_of_256():
 
 
 def test_points_of_the_curve_have_the_ratio_they_are_labelled_with():
-    points = [line for line in affine_mnist_study().lines if line.ratio is not None]
-    assert [line.ratio for line in points] == list(RATIOS)
-    for line in points:
+    points = [line for line in affine_mnist_study().lines if line.role == "point"]
+    for line, ratio in zip(points, RATIOS, strict=True):
         loss = line.config.loss
-        assert loss.rectify_weight / loss.discriminate_weight == pytest.approx(line.ratio)
+        assert loss.rectify_weight / loss.discriminate_weight == pytest.approx(ratio)
+        assert line.label == f"OJ at {ratio:g}"
 
 
 def test_what_is_cut_down_says_so():
     study = affine_mnist_study(epochs=0.002, seeds=2, test_images=2000)
     assert "0.002 epochs" in study.cut_down
     assert "2 seeds" in study.cut_down and "2,000 test images" in study.cut_down
-    assert affine_mnist_study(methods=["oj"], extras=False).lines[0].label == "OJ"
+    assert affine_mnist_study(methods=["oj"]).cut_down == "cut down: 1 of 8 methods"
+    assert len(affine_mnist_study(methods=["oj"], extras=False).lines) == 1
     for line in study.lines:
         assert line.config.train.evaluate_at[-1] < line.config.train.epochs
 
@@ -72,7 +73,8 @@ def test_what_is_cut_down_says_so():
         ({"methods": []}, "at least one method"),
         ({"seeds": 0}, "seeds is 0"),
         ({"epochs": 0}, "above 0"),
-        ({"test_images": 0}, "test_images"),
+        ({"test_images": 1}, "test_images is 1; give at least 20"),
+        ({"epochs": float("inf")}, "above 0"),
     ],
 )
 def test_wrong_wishes_are_refused(asked, word):

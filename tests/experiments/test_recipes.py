@@ -23,7 +23,8 @@ def test_affine_mnist_is_the_papers():
 
 def test_margin_follows_the_code_unless_it_was_set():
     assert with_settings(affine_digits(), ["encoder.code_size=256"]).margin == 64
-    assert with_settings(affine_digits(), ["encoder.code_norm=unit"]).margin == 0.2
+    assert with_settings(affine_digits(), ["encoder.code_norm=unit"]).margin == 0.25
+    assert with_settings(affine_digits(), ["encoder.code_norm=none"]).margin == 0.2
     assert with_settings(affine_digits(), ["loss.margin=3"]).margin == 3
 
 

@@ -4,8 +4,7 @@ from orbitset.config import with_settings
 from orbitset.experiments import affine_digits, affine_mnist
 from orbitset.experiments.search_space import (
     SPACE,
-    fraction_of,
-    margin_of,
+    margin_without_norm,
     own_values,
     settings_of,
     space_of,
@@ -34,19 +33,25 @@ def test_a_recipes_own_point_gives_its_settings(recipe, method):
 
 
 @pytest.mark.parametrize(
-    ("norm", "fraction", "margin"),
-    [("batch", 0.01, 1.28), ("sphere", 1, 128), ("unit", 0.1, 0.2), ("none", 0.1, 10**0.5)],
+    ("norm", "margin"), [("batch", 32), ("sphere", 32), ("unit", 0.5), ("none", 12.5)]
 )
-def test_margins_are_fractions_of_the_typical_squared_distance(norm, fraction, margin):
-    assert margin_of(fraction, norm, 64) == pytest.approx(margin)
-    assert fraction_of(margin, norm, 64) == pytest.approx(fraction)
-
-
-def test_a_margin_is_translated_for_the_codes_it_is_tried_with():
+def test_a_margin_fits_the_codes_it_is_tried_with(norm, margin):
     base = affine_digits("OT")
-    point = {"margin_fraction": 0.25}
-    assert settings_of(point, base) == ["loss.margin=32"]
-    assert settings_of({"encoder.code_norm": "none", **point}, base)[1] == "loss.margin=12.5"
+    point = {"encoder.code_norm": norm, "loss.margin_fraction": 0.25}
+    config = with_settings(base, settings_of(point, base))
+    assert config.margin == pytest.approx(margin)
+    assert own_values(config)["loss.margin_fraction"] == pytest.approx(0.25)
+
+
+def test_a_margin_that_was_set_gives_way_to_the_one_that_is_tried():
+    base = with_settings(affine_digits("OT"), ["loss.margin=3"])
+    assert own_values(base)["loss.margin_fraction"] == pytest.approx(3 / 128)
+    assert with_settings(base, settings_of({"loss.margin_fraction": 0.5}, base)).margin == 64
+
+
+def test_without_a_norm_margins_run_from_a_tenth_to_a_hundred():
+    found = [margin_without_norm(fraction) for fraction in (0.01, 0.1, 1)]
+    assert found == pytest.approx([0.1, 10**0.5, 100])
 
 
 def test_numbers_have_three_digits():
@@ -54,7 +59,8 @@ def test_numbers_have_three_digits():
     point = {"train.learning_rate": 0.00123456, "loss.discriminate_weight": 29.9999}
     expected = ["train.learning_rate=0.00123", "loss.discriminate_weight=30"]
     assert settings_of(point, base) == expected
-    assert settings_of({"margin_fraction": 0.987654}, affine_mnist("OJ")) == ["loss.margin=2020"]
+    fraction = settings_of({"loss.margin_fraction": 0.987654}, affine_mnist("OJ"))
+    assert fraction == ["loss.margin_fraction=0.988"]
 
 
 @pytest.mark.parametrize("objective", SPACE)
@@ -88,7 +94,7 @@ def test_a_space_holds_what_its_base_has():
 @pytest.mark.parametrize(
     ("setting", "dimension"),
     [
-        ("loss.margin", "margin_fraction"),
+        ("loss.margin", "loss.margin_fraction"),
         ("orbits.orbits_per_batch", "orbits.members_per_batch"),
         ("encoder.code_norm", "encoder.code_norm"),
     ],

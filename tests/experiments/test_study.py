@@ -2,15 +2,16 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, RunError
-from orbitset.experiments import affine_digits
+from orbitset.experiments import affine_digits, train
 from orbitset.experiments.study import Line, Study, run_study, stored_study
-from orbitset.experiments.summary import write_summary
+from orbitset.experiments.summary import summarise
 from orbitset.report import write_report
 from orbitset.runs import Run
 from orbitset.training.progress import Silent
@@ -33,10 +34,11 @@ def small_study(methods=("OJ", "OT", "OE", "AE", "OT-STN", "ST-STN"), seeds=(0, 
         Line(label=method, config=with_settings(affine_digits(method), SMALL)) for method in methods
     ]
     base = with_settings(affine_digits("OJ"), SMALL)
-    lines.append(Line(label="OJ, as printed", config=with_settings(base, ["loss.margin=3"])))
+    variant = with_settings(base, ["loss.margin=3"])
+    lines.append(Line(label="OJ, as printed", role="variant", config=variant))
     for ratio in (1.0, 10.0):
         config = with_settings(base, [f"loss.discriminate_weight={1 / ratio}"])
-        lines.append(Line(label=f"OJ at {ratio:g}", ratio=ratio, config=config))
+        lines.append(Line(label=f"OJ at {ratio:g}", role="point", config=config))
     return Study(name="digits-study", lines=tuple(lines), seeds=tuple(seeds), **more)
 
 
@@ -44,7 +46,7 @@ def small_study(methods=("OJ", "OT", "OE", "AE", "OT-STN", "ST-STN"), seeds=(0, 
 def done(tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("study") / "run")
     run_study(small_study(cut_down="cut down: tiny"), run)
-    write_summary(run)
+    write_report(run, summarise(run, stored_study(run)))
     return run
 
 
@@ -92,15 +94,14 @@ def test_an_interrupted_study_goes_on_where_it_was(done, tmp_path):
     run, study = Run(tmp_path / "run"), small_study(cut_down="cut down: tiny")
     with pytest.raises(KeyboardInterrupt):
         run_study(study, run, progress=Killed())
-    with pytest.raises(RunError, match="not finished: 14 of 16|runs are missing"):
-        write_summary(run)
+    with pytest.raises(RunError, match="not finished: 14 of 16 runs are missing"):
+        summarise(run, study)
     run_study(study, run, resume=True)
-    results = write_summary(run)
-    assert results["rows"] == done.read_json("results.json")["rows"]
+    assert summarise(run, study)["rows"] == done.read_json("results.json")["rows"]
 
 
 def test_a_study_is_not_resumed_with_other_settings_nor_overwritten_unasked(done):
-    with pytest.raises(ConfigError, match=r"other settings \(seeds, AE|other settings"):
+    with pytest.raises(ConfigError, match=r"other settings \(cut_down, seeds, OJ"):
         run_study(small_study(seeds=(0,)), done, resume=True)
     with pytest.raises(RunError, match="already holds a run"):
         run_study(small_study(), done)
@@ -108,27 +109,138 @@ def test_a_study_is_not_resumed_with_other_settings_nor_overwritten_unasked(done
 
 
 def test_the_page_holds_every_figure_and_says_it_is_cut_down(done):
-    page = write_report(done).read_text()
+    page = (done / "report.html").read_text()
     names = {path.stem for path in (done / "figures").iterdir()}
     assert names == {"accuracy", "tsne", "orbits", "rectified", "stn", "decoded", "ratio"}
     assert page.count("<img") == len(names)
     assert "cut down: tiny" in page
+    assert all(
+        row["cut_down"] == "cut down: tiny" for row in done.read_json("results.json")["rows"]
+    )
+    inside = Run(done / "OJ/seed-0")
+    assert "cut down: tiny" in write_report(inside).read_text()
+    assert all(row["cut_down"] for row in inside.read_json("results.json")["rows"])
 
 
-def test_a_damaged_metrics_file_is_named_and_nothing_is_overwritten(done, tmp_path):
+def test_rows_have_one_shape(done):
+    rows = done.read_json("results.json")["rows"]
+    assert {"pixels", "untrained", "OJ", "OJ, as printed"} <= {row["method"] for row in rows}
+    assert len({frozenset(row) for row in rows}) == 1
+
+
+@pytest.fixture
+def copied(done, tmp_path):
     shutil.copytree(done.path, tmp_path / "run")
-    run = Run(tmp_path / "run")
-    before = (run / "results.json").read_bytes()
-    lines = (run / "OE/seed-1/metrics.jsonl").read_text().splitlines()
-    record = json.loads(lines[-1])
+    return Run(tmp_path / "run")
+
+
+def _contents(run):
+    return {
+        path.relative_to(run.path): path.read_bytes()
+        for path in [run / "results.json", run / "report.html", *(run / "figures").iterdir()]
+    }
+
+
+def _lose_a_side(run):
+    path = run / "OE/seed-1/metrics.jsonl"
+    *lines, last = path.read_text().splitlines()
+    record = json.loads(last)
     del record["accuracy"]["va"]
-    (run / "OE/seed-1/metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(record), ""]))
-    with pytest.raises(RunError, match="OE/seed-1/metrics.jsonl does not hold accuracy by split"):
-        write_summary(run)
-    (run / "OE/seed-1/metrics.jsonl").write_text("nonsense\n")
-    with pytest.raises(RunError, match="OE/seed-1/metrics.jsonl is damaged"):
-        write_summary(run)
-    assert (run / "results.json").read_bytes() == before
+    path.write_text("\n".join([*lines, json.dumps(record), ""]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (_lose_a_side, "OE/seed-1/metrics.jsonl is damaged: it does not have the scores of 4"),
+        (
+            lambda run: (run / "OE/seed-1/metrics.jsonl").write_text("nonsense\n"),
+            "OE/seed-1/metrics.jsonl is damaged",
+        ),
+        (
+            lambda run: (run / "OE/seed-1/metrics.jsonl").write_text('{"step": "1"}\n'),
+            "a step is not a whole number",
+        ),
+        (
+            lambda run: (run / "OJ/seed-0/results.json").write_text("{}"),
+            "OJ/seed-0/results.json is damaged",
+        ),
+        (
+            lambda run: (run / "AE/seed-0/arrays.npz").write_bytes(b""),
+            "AE/seed-0/arrays.npz is damaged",
+        ),
+    ],
+)
+def test_damage_is_named_and_nothing_is_overwritten(copied, damage, word):
+    before = _contents(copied)
+    damage(copied)
+    with pytest.raises(RunError, match=word):
+        write_report(copied, summarise(copied, stored_study(copied)))
+    changed = {Path("OJ/seed-0/results.json")}
+    assert {k: v for k, v in _contents(copied).items() if k not in changed} == before
+
+
+def test_a_run_in_the_place_of_another_is_refused(copied):
+    shutil.rmtree(copied / "OE/seed-0")
+    shutil.copytree(copied / "OJ/seed-0", copied / "OE/seed-0")
+    with pytest.raises(RunError, match=r"not the run of OE, seed 0.*method: OJ → OE"):
+        summarise(copied, stored_study(copied))
+    with pytest.raises(RunError, match="not the run of OE, seed 0"):
+        run_study(stored_study(copied), copied, resume=True)
+
+
+def test_overwriting_leaves_nothing_of_the_old_study_and_can_be_resumed(copied):
+    class Killed(Silent):
+        def start(self, label, total, done):
+            raise KeyboardInterrupt
+
+    new = small_study(methods=("OJ", "OE"), seeds=(0,), cut_down="cut down: other")
+    with pytest.raises(KeyboardInterrupt):
+        run_study(new, copied, overwrite=True, progress=Killed())
+    assert not (copied / "AE").exists() and not (copied / "OJ/seed-1").exists()
+    run_study(new, copied, resume=True)
+    labels = {row["method"] for row in summarise(copied, new)["rows"]}
+    assert labels == {"pixels", "untrained", "OJ", "OE", "OJ, as printed"}
+
+
+def test_a_table_can_be_had_before_all_seeds_are_done(copied):
+    shutil.rmtree(copied / "OE/seed-1")
+    shutil.rmtree(copied / "OJ-at-10/seed-0")
+    results = summarise(copied, stored_study(copied))
+    row = next(row for row in results["rows"] if row["method"] == "OJ")
+    assert row["seeds"] == 1 and row["seeds_low"] is None
+    assert row["cut_down"] == (
+        "cut down: tiny; unfinished: 1 of 2 seeds, 1 of 2 points of the curve over weights"
+    )
+    assert [point["ratio"] for point in results["ratios"]] == [1.0]
+    page = write_report(copied, results).read_text()
+    assert "unfinished: 1 of 2 seeds" in page
+
+
+def test_runs_of_different_kinds_are_told_on_the_page(copied):
+    environment = Run(copied / "OE/seed-0").read_json("environment.json")
+    Run(copied / "OE/seed-0").write_json("environment.json", {**environment, "commit": "other"})
+    results = summarise(copied, stored_study(copied))
+    assert sorted(one["runs"] for one in results["environments"]) == [1, 15]
+    assert "Not all runs are of one kind" in write_report(copied, results).read_text()
+
+
+def test_a_resumed_study_says_so_in_its_environment(copied):
+    run_study(stored_study(copied), copied, resume=True)
+    assert len(copied.read_json("environment.json")["resumed"]) == 1
+
+
+@pytest.mark.parametrize("labels", [("OJ, a", "OJ a"), ("...,", "!!")])
+def test_labels_that_cannot_be_folders_are_refused(labels):
+    config = with_settings(affine_digits("OJ"), SMALL)
+    lines = tuple(Line(label=label, config=config) for label in labels)
+    with pytest.raises(ConfigError, match="named twice, or has no letter"):
+        Study(name="x", lines=lines, seeds=(0,))
+
+
+def test_other_commands_do_not_write_into_a_study(copied):
+    with pytest.raises(RunError, match="holds a study"):
+        train(with_settings(affine_digits("OJ"), SMALL), copied, overwrite=True)
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path):

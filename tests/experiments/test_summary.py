@@ -1,15 +1,17 @@
 """Summaries of made-up metrics, held to loops and to scipy."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from orbitset.config import with_settings
+from orbitset.config import to_dict, with_settings
 from orbitset.experiments import affine_digits
+from orbitset.experiments.scores import mean_curve, stopped_scores
 from orbitset.experiments.study import Line, Study
-from orbitset.experiments.summary import stopped_scores, summarise
+from orbitset.experiments.summary import summarise
 from orbitset.runs import Run
 
 METHODS = ("OJ", "OT", "OE", "EX", "OT-STN")
@@ -21,7 +23,7 @@ def _study():
         Line(
             label=method,
             config=with_settings(affine_digits(method), ["train.epochs=1"]),
-            paper={"accuracy": 0.66} if method == "OJ" else {},
+            paper={"accuracy": {"mean": 0.66, "sd": 0.027}} if method == "OJ" else {},
         )
         for method in METHODS
     ]
@@ -32,14 +34,14 @@ def _study():
 def made(tmp_path_factory):
     """A study's folder with random scores; before training the score is best, and must not be chosen."""
     run, study = Run(tmp_path_factory.mktemp("summary") / "run"), _study()
-    run.create(study.describe())
+    run.create(study.describe(), kind="study")
     rng = np.random.default_rng(0)
     scores = {}
     for line in study.lines:
         base = 0.3 + 0.05 * METHODS.index(line.label)
         for seed in SEEDS:
             each = Run(run / line.path(seed))
-            each.create({"name": "made-up", "method": line.label})
+            each.create(to_dict(study.config_of(line, seed)))
             sides = base + 0.1 * rng.random((2, 2, EVALUATIONS, SPLITS))
             sides[:, :, 0] = 0.99
             scores[line.label, seed] = sides
@@ -78,13 +80,18 @@ def test_rows_are_means_and_deviations_over_splits_with_seeds_averaged(made):
             assert row["mean"] == pytest.approx(expected.mean())
             assert row["sd"] == pytest.approx(expected.std(ddof=1))
             assert (row["n"], row["repeated"], row["seeds"]) == (SPLITS, "splits", 3)
-    assert rows["OJ", "accuracy"]["paper"] == 0.66 and rows["OE", "accuracy"]["paper"] is None
+    ours = rows["OJ", "accuracy"]
+    assert (ours["paper"], ours["paper_sd"]) == (0.66, 0.027)
+    assert rows["OE", "accuracy"]["paper"] is None
+    by_seed = _by_hand(scores, "OJ").mean(1)
+    expected = stats.t.interval(0.95, 2, by_seed.mean(), stats.sem(by_seed))
+    assert (ours["seeds_low"], ours["seeds_high"]) == pytest.approx(expected)
     assert rows["pixels", "accuracy"]["repeated"] == "draws"
 
 
 def test_the_untrained_encoder_is_no_stopping_time(made):
     run, _, scores = made
-    found = stopped_scores([Run(run / f"OJ/seed-{seed}") for seed in SEEDS], "accuracy")
+    found = stopped_scores([Run(run / f"OJ/seed-{seed}") for seed in SEEDS], "accuracy", SPLITS)
     np.testing.assert_allclose(found.score_SR, _by_hand(scores, "OJ"))
     assert found.epoch_SR.min() > 0
 
@@ -97,13 +104,48 @@ def test_p_is_that_of_a_paired_t_test_times_three_for_the_papers_three_compariso
     for label in ("OT", "OE", "EX"):
         p = stats.ttest_rel(ours, _by_hand(scores, label).mean(0)).pvalue
         assert rows[label]["p_corrected"] == pytest.approx(min(1, 3 * p))
+        assert (rows[label]["test"], rows[label]["correction"]) == ("paired-t", "bonferroni x 3")
     assert rows["OJ"]["p_corrected"] is None and rows["OT-STN"]["p_corrected"] is None
-    tests = {(t["test"], t["against"]) for t in results["tests"] if t["metric"] == "accuracy"}
-    assert tests == {
-        (test, label)
-        for test in ("paired-t", "corrected-t", "wilcoxon")
-        for label in ("OT", "OE", "EX")
-    }
+
+
+def test_every_test_is_made_and_corrected_in_both_ways(made):
+    run, study, scores = made
+    tests = [t for t in summarise(run, study)["tests"] if t["metric"] == "accuracy"]
+    by_hand = {label: _by_hand(scores, label).mean(0) for label in ("OJ", "OT", "OE", "EX")}
+    for name in ("paired-t", "corrected-t", "wilcoxon"):
+        found = {t["against"]: t for t in tests if t["test"] == name}
+        expected = {}
+        for label in ("OT", "OE", "EX"):
+            difference = by_hand["OJ"] - by_hand[label]
+            if name == "wilcoxon":
+                expected[label] = stats.wilcoxon(difference).pvalue
+            else:  # halves: the variance of the mean is (1/J + 1) times that of the differences
+                overlap = 1.0 if name == "corrected-t" else 0.0
+                error = np.sqrt((1 / SPLITS + overlap) * difference.var(ddof=1))
+                expected[label] = 2 * stats.t.sf(abs(difference.mean()) / error, SPLITS - 1)
+            assert found[label]["p"] == pytest.approx(expected[label])
+        order = sorted(expected, key=expected.get)
+        holm = 0.0
+        for rank, label in enumerate(order):
+            holm = max(holm, min(1, expected[label] * (3 - rank)))
+            assert found[label]["p_holm"] == pytest.approx(holm)
+            assert found[label]["p_bonferroni"] == pytest.approx(min(1, 3 * expected[label]))
+
+
+def test_leaving_a_method_out_makes_the_others_no_more_significant(made):
+    run, study, _ = made
+    fewer = replace(study, lines=study.lines[:2])
+    found, whole = (summarise(run, one)["tests"][0] for one in (fewer, study))
+    assert found["against"] == whole["against"] == "OT"
+    assert found["p_corrected"] == whole["p_corrected"]
+
+
+def test_curves_are_means_over_seeds(made):
+    run, _, _ = made
+    runs = [Run(run / f"OJ/seed-{seed}") for seed in SEEDS]
+    curve = mean_curve(runs)
+    assert [point["epoch"] for point in curve] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert curve[0]["accuracy"] == {"mean": pytest.approx(0.5), "sd": pytest.approx(0.1)}
 
 
 def test_differences_over_seeds_pair_trainings_of_one_seed(made):

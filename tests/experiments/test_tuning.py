@@ -223,7 +223,7 @@ def test_an_existing_folder_is_left_alone(search, tmp_path):
         tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES)
     assert error.value.exit_code == 2 and "overwrite" not in str(error.value)
     assert (run / "results.json").read_bytes() == before
-    with pytest.raises(ConfigError, match="not a search"):
+    with pytest.raises(RunError, match="holds a run; choose another folder"):
         tune(_bases("OJ"), _trial(run, "OJ", 0), resume=True)
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(RunError, match="holds no run"):

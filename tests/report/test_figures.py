@@ -81,9 +81,17 @@ def test_columns_show_a_kind_each():
     assert middles == [0, 255]
 
 
-def test_the_ratio_curve_has_the_points_and_the_levels_of_single_terms():
+def test_the_ratio_curve_has_its_points():
     points = [{"ratio": r, "mean": m, "sd": 0.01} for r, m in ((1.0, 0.4), (100.0, 0.6))]
-    axes = figures.ratio_curve(points, {"OE": 0.5}).axes[0]
+    axes = figures.ratio_curve(points).axes[0]
     assert axes.get_xscale() == "log"
     assert axes.containers[0].lines[0].get_ydata().tolist() == [0.4, 0.6]
-    assert axes.get_lines()[0].get_ydata() == [0.5, 0.5]
+
+
+def test_labels_without_colours_of_their_own_are_told_apart():
+    records = [{"epoch": 0.0, "accuracy": {"mean": 0.1, "sd": 0.01}}]
+    labels = ["OJ, a", "OJ, b", "OJ"]
+    lines = (
+        figures.accuracy_curves([(label, records) for label in labels], None).axes[0].get_lines()
+    )
+    assert len({line.get_color() for line in lines}) == 3

@@ -162,7 +162,7 @@ def test_text_tests_show_each_tests_p_beside_the_interval_over_seeds():
         {**about, "test": "paired-t", "p_corrected": 2.04e-9},
         {**about, "test": "wilcoxon", "p_corrected": 0.0333},
     ]
-    rows = [_row("OJ", seeds=3, low=0.61, high=0.7), _row("OE, longer than others")]
+    rows = [_row("OJ", seeds=3, seeds_low=0.61, seeds_high=0.7), _row("OE, longer than others")]
     lines = text_tests(tests, rows).splitlines()
     assert lines[0] == "one-shot accuracy"
     assert re.split(r"  +", lines[1].strip()) == [
@@ -184,3 +184,19 @@ def test_every_table_says_that_its_figures_are_cut_down():
         assert table.count("cut down: 2 seeds") == 1
     assert csv_table(rows).count("cut down: 2 seeds") == 2
     assert "cut down" not in text_table([_row("OJ")])
+
+
+def test_the_papers_spread_and_the_interval_over_seeds_stand_beside_ours():
+    row = _row("OJ", paper=0.66, paper_sd=0.027, seeds=3, seeds_low=0.61, seeds_high=0.7)
+    assert "paper 0.66 ± 0.027" in text_table([row])
+    cells = _cells(markdown_table([row]).splitlines()[4])
+    assert cells[-2:] == ["0.610 – 0.700", "0.66 ± 0.027"]
+
+
+def test_tests_are_written_beside_the_table(tmp_path):
+    tests = [
+        {"method": "OJ", "against": "OE", "p": 0.5},
+        {"method": "OJ", "against": "AE", "p": 0.25},
+    ]
+    write_tables(tmp_path, [_row("OJ")], tests)
+    assert (tmp_path / "tests.csv").read_text() == "method,against,p\nOJ,OE,0.5\nOJ,AE,0.25\n"

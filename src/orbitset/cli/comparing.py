@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orbitset.cli.options import Json, say
+from orbitset.cli.options import OVERLAP, Json, say
 from orbitset.errors import ConfigError, check_choice
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _text(compared: "Compared") -> str:
     others = len({test["against"] for test in compared.tests})
     correction = "p as it is"
     if others > 1 and first["correction"] != "none":
-        correction = f"p corrected for {others} comparisons, {first['correction']}"
+        correction = f"p corrected, {first['correction']}"
     return "\n".join(
         [
             text_table(compared.rows),
@@ -91,8 +91,7 @@ def _text(compared: "Compared") -> str:
             "",
             text_tests(compared.tests, compared.rows),
             "",
-            "Splits overlap and share a training, so the paired t-test is too sure of itself;",
-            "how much another training would change, only the spread over seeds says.",
+            OVERLAP,
             "",
             "settings that differ",
             *_differences(compared.differences),

@@ -20,6 +20,10 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+OVERLAP = (
+    "Splits overlap and share a training, so the paired t-test is too sure of itself;\n"
+    "how much another training would change, only the spread over seeds says."
+)
 Seed = Annotated[
     int | None, typer.Option(help="Of weights, orbits and batches; 0 if not given.", min=0)
 ]
@@ -57,11 +61,16 @@ def check_flags(resume: bool, overwrite: bool) -> None:
 
 
 def print_results(results: dict[str, Any], as_json: bool) -> None:
-    from orbitset.report import text_table
+    from orbitset.report.tables import text_table, text_tests
     from orbitset.runs import without_nan
 
-    rows = results["rows"]
-    print(json.dumps({"rows": without_nan(rows)}, allow_nan=False) if as_json else text_table(rows))
+    rows, tests = results["rows"], results.get("tests", [])
+    if as_json:
+        print(json.dumps({"rows": without_nan(rows)}, allow_nan=False))
+        return
+    print(text_table(rows))
+    if tests:
+        print(f"\n{text_tests(tests, rows)}\n\n{OVERLAP}")
 
 
 def say(message: str) -> None:

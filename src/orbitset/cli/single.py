@@ -66,7 +66,10 @@ def train(
             metavar="X", help="A recipe (affine-mnist, affine-digits) or a path of data."
         ),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="OJ, OT, OE, ST, EX or AE.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="OJ, OT, OE, ST, EX or AE; with -STN a spatial transformer in front."),
+    ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over all members.")] = None,
     seed: Seed = None,
     settings: Annotated[
@@ -158,12 +161,14 @@ def report(
 
     Example: orbitset report runs/demo
     """
-    from orbitset.experiments.summary import write_summary
+    from orbitset.experiments.study import stored_study
+    from orbitset.experiments.summary import summarise
     from orbitset.report import write_report
     from orbitset.runs import Run
 
     run = Run(folder).require()
-    results = write_summary(run) if run.kind == "study" else run.read_json("results.json")
-    page = write_report(run)
-    print_results(results, as_json)
+    with run.locked():
+        new = summarise(run, stored_study(run)) if run.kind == "study" else None
+        page = write_report(run, new)
+    print_results(run.read_json("results.json"), as_json)
     say(f"\nreport: {page}")

@@ -47,7 +47,7 @@ def reproduce(
     from orbitset.errors import check_choice
     from orbitset.experiments.affine_mnist import affine_mnist_study
     from orbitset.experiments.study import run_study, stored_study
-    from orbitset.experiments.summary import write_summary
+    from orbitset.experiments.summary import summarise
     from orbitset.report import write_report
     from orbitset.runs import Run
     from orbitset.training.progress import default_progress
@@ -75,7 +75,7 @@ def reproduce(
             device=find_device(device),
             progress=default_progress(quiet=quiet),
         )
-        results = write_summary(run)
-        page = write_report(run)
+        results = summarise(run, study)
+        page = write_report(run, results)
     print_results(results, as_json)
     say(f"\nreport: {page}")

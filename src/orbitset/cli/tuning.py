@@ -43,8 +43,8 @@ def tune(
     Example: orbitset tune affine-digits --methods OJ,OE --images 100000
     """
     from orbitset.experiments.compose import compose_config
-    from orbitset.experiments.methods import parse_method
-    from orbitset.experiments.tuning import METHODS, Search, stored_search
+    from orbitset.experiments.methods import METHODS, parse_method
+    from orbitset.experiments.tuning import Search, stored_search
     from orbitset.experiments.tuning import tune as tune_methods
     from orbitset.runs import Run
     from orbitset.training.progress import default_progress

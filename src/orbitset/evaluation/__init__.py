@@ -1,6 +1,6 @@
 """What it is worth: functions of codes and labels, never of models."""
 
-from orbitset.evaluation.early_stopping import Splits, Stopped, orbit_splits, stop_early
+from orbitset.evaluation.early_stopping import OrbitHalves, Stopped, orbit_splits, stop_early
 from orbitset.evaluation.invariance import InvarianceCurve, invariance_curve
 from orbitset.evaluation.labelled import Labelled, draw_labelled_sets
 from orbitset.evaluation.one_shot import knn_accuracy, linear_probe_accuracy, one_shot_accuracy
@@ -24,8 +24,8 @@ __all__ = [
     "Interval",
     "InvarianceCurve",
     "Labelled",
+    "OrbitHalves",
     "PairedTest",
-    "Splits",
     "Stopped",
     "adjusted_p",
     "compare_with",

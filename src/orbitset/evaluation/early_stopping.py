@@ -15,7 +15,7 @@ from orbitset.seeds import stream
 
 
 @dataclass(frozen=True)
-class Splits:
+class OrbitHalves:
     """Which images are on the validation side, (S, N) bool; the others are on the test side."""
 
     is_validation_SN: Tensor
@@ -55,7 +55,7 @@ class Splits:
         )  # type: ignore[return-value]
 
 
-def orbit_splits(orbit_N: Tensor, *, splits: int = 10, seed: int = 0) -> Splits:
+def orbit_splits(orbit_N: Tensor, *, splits: int = 10, seed: int = 0) -> OrbitHalves:
     """Random halves of the orbits, `splits` times.
 
     >>> splits = orbit_splits(torch.tensor([7, 7, 8, 9, 9, 4]), splits=3)
@@ -74,7 +74,7 @@ def orbit_splits(orbit_N: Tensor, *, splits: int = 10, seed: int = 0) -> Splits:
         side = torch.zeros(num_orbits, dtype=torch.bool)
         side[order[: num_orbits // 2]] = True
         sides.append(side)
-    return Splits(torch.stack(sides).to(orbit_N.device)[:, place_N], orbit_N)
+    return OrbitHalves(torch.stack(sides).to(orbit_N.device)[:, place_N], orbit_N)
 
 
 @dataclass(frozen=True)

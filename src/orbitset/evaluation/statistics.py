@@ -151,10 +151,10 @@ def compare_with(
     *,
     test: Test = "paired-t",
     correction: Correction = "holm",
-    tested: float = 1.0,
-    trained: float = 1.0,
+    tested: float | None = None,
+    trained: float | None = None,
 ) -> list[Comparison]:
-    """Test one method against every other on the same repeats.
+    """Test one method against every other on the same repeats. For corrected-t give the sizes of a split.
 
     >>> scores = {"OJ": [0.6, 0.7, 0.8], "OE": [0.5, 0.55, 0.68], "AE": [0.1, 0.1, 0.2]}
     >>> [(row.against, row.adjusted_p < 0.05) for row in compare_with("OJ", scores)]
@@ -172,6 +172,10 @@ def compare_with(
             case "paired-t":
                 found.append(paired_t_test(*pair))
             case "corrected-t":
+                if tested is None or trained is None:
+                    raise ValueError(
+                        "corrected-t needs tested and trained, the sizes of a split's sides"
+                    )
                 found.append(corrected_t_test(*pair, tested=tested, trained=trained))
             case "wilcoxon":
                 found.append(wilcoxon_test(*pair))

@@ -4,35 +4,29 @@ Runs that differ in nothing but the seed are one group, a line of the table. Onl
 compared: the same test images, labelled sets and splits, so that every test is paired.
 """
 
-import io
-import itertools
 import json
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
 
-import matplotlib
-import numpy as np
-from matplotlib.figure import Figure
-
 from orbitset.config import differences, from_dict, to_dict
 from orbitset.errors import ConfigError, RunError, check_choice
-from orbitset.evaluation.statistics import (
-    Correction,
-    Test,
-    compare_with,
-    mean_interval,
-    mean_over_seeds,
-)
+from orbitset.evaluation.statistics import Correction
 from orbitset.experiments.config import ExperimentConfig
-from orbitset.experiments.single import MEASURES, row
-from orbitset.experiments.study import finished
-from orbitset.experiments.summary import Scores, stopped_scores
+from orbitset.experiments.scores import (
+    Scores,
+    mean_curve,
+    paired_tests,
+    score_row,
+    stopped_scores,
+)
+from orbitset.experiments.single import MEASURES
 from orbitset.files import remove_parts, write_atomically
 from orbitset.report.figures import accuracy_curves
+from orbitset.report.parts import picture
 from orbitset.report.tables import write_tables
 from orbitset.runs import Run, without_nan
 
@@ -54,7 +48,7 @@ class Compared:
     differences: dict[str, dict[str, Any]]
     """For each setting that differs, its value in each group"""
     curves: list[tuple[str, list[dict[str, Any]]]]
-    """Epoch and accuracy of each group at its evaluations, averaged over seeds; the s.d. is over splits"""
+    """Epoch and accuracy of each group at its evaluations, averaged over seeds; the s.d. is over draws"""
 
 
 @dataclass(frozen=True)
@@ -83,13 +77,18 @@ def compare(
     groups = _labelled(_grouped([single for run in runs for single in _singles(run)]))
     if against is not None:
         check_choice("against", against, groups)
+    marks = dict.fromkeys(filter(None, (group.config.cut_down for group in groups.values())))
+    mark = "; ".join(marks) or None
     rows: list[dict[str, Any]] = []
     tests: list[dict[str, Any]] = []
     for measure in MEASURES.values():
         scores = {label: _scores(group, measure) for label, group in groups.items()}
-        found = _tests(against or next(iter(groups)), scores, correction)
+        found = paired_tests(against or next(iter(groups)), scores, correction=correction)
         tests += [{"metric": measure, **test} for test in found]
-        rows += [_row(label, measure, of_group, found) for label, of_group in scores.items()]
+        rows += [
+            score_row(label, measure, of_group, found, cut_down=mark)
+            for label, of_group in scores.items()
+        ]
     configs = {label: group.config for label, group in groups.items()}
     return Compared(
         rows=rows,
@@ -98,22 +97,22 @@ def compare(
             name: {label: _setting(config, name) for label, config in configs.items()}
             for name in _differing(list(configs.values()))
         },
-        curves=[(label, _curve(group)) for label, group in groups.items()],
+        curves=[(label, mean_curve(group.runs)) for label, group in groups.items()],
     )
 
 
 def write_comparison(out: Path, compared: Compared) -> None:
     """Write the tables, tests.json and curves.png into a folder that is free for them."""
     _check_out(out)
-    image = io.BytesIO()
-    _figure(compared.curves).savefig(image, format="png", dpi=160)
+    drawn = accuracy_curves(compared.curves, None)
+    image = picture(drawn, compared.rows[0]["cut_down"])
     found = without_nan({"tests": compared.tests, "differences": compared.differences})
     text = json.dumps(found, indent=2, allow_nan=False)
     # first what marks the folder as ours, lest a kill leave one that is refused ever after
     write_atomically(out / "tests.json", f"{text}\n".encode())
     remove_parts(out)
     write_tables(out, compared.rows)
-    write_atomically(out / "curves.png", image.getvalue())
+    write_atomically(out / "curves.png", image)
 
 
 def _check_out(out: Path) -> None:
@@ -142,7 +141,15 @@ def _singles(run: Run) -> list[Run]:
         raise RunError(
             f"{run / 'config.json'} is damaged: its runs are {names!r}, no list of names"
         )
-    return finished(run, names)
+    singles = [Run(run / name) for name in names]
+    missing = [name for name, each in zip(names, singles, strict=True) if not each.has_results]
+    if missing:
+        raise RunError(
+            f"{run.path} is not finished: {len(missing)} of {len(names)} runs are missing, "
+            f"the first is {missing[0]}",
+            hint=f"go on with it: {run.resume_command}",
+        )
+    return singles
 
 
 def _grouped(runs: Sequence[Run]) -> list[_Group]:
@@ -217,97 +224,4 @@ def _setting(config: ExperimentConfig, name: str) -> Any:
 
 
 def _scores(group: _Group, measure: str) -> Scores:
-    for run in group.runs:
-        _check_records(run, measure, group.config.evaluation.splits)
-    return stopped_scores(group.runs, measure)
-
-
-def _check_records(run: Run, measure: str, splits: int) -> None:
-    """Refuse a run that has no scores of two splits or more, or lost some of them."""
-    name = run / "metrics.jsonl"
-    records = run.records()
-    if not name.read_bytes().endswith(b"\n"):
-        raise RunError(f"{name} is damaged: its last line is cut off")
-    if not all(isinstance(record["step"], int) for record in records):
-        raise RunError(f"{name} is damaged: a step is not a whole number")
-    if any(not isinstance(record.get(measure), dict) for record in records):
-        raise RunError(f"{name} has no {measure}, which needs images with labels")
-    sides = [record[measure].get(side, []) for record in records for side in ("va", "te")]
-    if splits < 2 or not any(sides):
-        raise RunError(
-            f"{run.path} was evaluated on {splits if splits < 2 else 0} splits; "
-            "a test of significance needs at least two",
-            hint="train it with --set evaluation.splits=10",
-            is_usage=True,
-        )
-    if any(not isinstance(side, list) or len(side) != splits for side in sides):
-        raise RunError(f"{name} is damaged: it does not have the scores of {splits} splits")
-
-
-def _row(
-    label: str, measure: str, scores: Scores, tests: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    summary = {
-        "mean": float(scores.by_split.mean()),
-        "sd": float(scores.by_split.std(ddof=1)),
-        "n": len(scores.by_split),
-        "repeated": "splits",
-    }
-    more: dict[str, Any] = {}
-    if len(scores.by_seed) > 1:
-        interval = mean_interval(scores.by_seed)
-        more |= {"low": interval.low, "high": interval.high}
-    for test in tests:
-        if (test["against"], test["test"]) == (label, "paired-t"):  # the paper's
-            more |= {"p_corrected": test["p_corrected"], "test": "paired-t"}
-    return row(label, measure, summary, seeds=len(scores.by_seed), **more)
-
-
-def _tests(
-    reference: str, scores: Mapping[str, Scores], correction: Correction
-) -> list[dict[str, Any]]:
-    by_split = {label: of_group.by_split.tolist() for label, of_group in scores.items()}
-    return [
-        {
-            "method": found.method,
-            "against": found.against,
-            **asdict(found.test),
-            "p_corrected": found.adjusted_p,
-            "correction": found.correction,
-        }
-        for test in get_args(Test)
-        for found in compare_with(reference, by_split, test=test, correction=correction)
-    ]
-
-
-def _curve(group: _Group) -> list[dict[str, Any]]:
-    first, *others = (run.records() for run in group.runs)
-    curve = []
-    try:
-        for records in zip(first, *others, strict=True):
-            (epoch,) = {record["epoch"] for record in records}
-            te = mean_over_seeds([record["accuracy"]["te"] for record in records])
-            mean = float(np.mean([record["accuracy"]["mean"] for record in records]))
-            sd = float(te.std(ddof=1))
-            curve.append({"epoch": epoch, "accuracy": {"mean": mean, "sd": sd}})
-    except (KeyError, TypeError, ValueError) as error:
-        names = ", ".join(str(run / "metrics.jsonl") for run in group.runs)
-        raise RunError(
-            f"{names} are no seeds of one curve: epochs differ or are damaged, {error}"
-        ) from None
-    return curve
-
-
-def _figure(curves: Sequence[tuple[str, list[dict[str, Any]]]]) -> Figure:
-    """Accuracy against epochs, in the methods' colours where these tell the groups apart."""
-    figure = accuracy_curves(curves, None)
-    axes = figure.axes[0]
-    legend, lines = axes.get_legend(), axes.get_lines()
-    assert legend is not None
-    if len({(line.get_color(), line.get_linestyle()) for line in lines}) < len(lines):
-        colours = itertools.cycle(matplotlib.colormaps["tab10"].colors)  # type: ignore[attr-defined]
-        groups: Any = zip(lines, axes.collections, legend.legend_handles, strict=True)
-        for group, colour in zip(groups, colours, strict=False):
-            for artist in group:
-                artist.set_color(colour)
-    return figure
+    return stopped_scores(group.runs, measure, group.config.evaluation.splits)

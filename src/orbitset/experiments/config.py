@@ -55,14 +55,22 @@ class ExperimentConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
+    cut_down: str | None = None
+    """In words, what makes it smaller than what it stands for; said wherever its figures appear"""
 
     @property
     def margin(self) -> float:
-        """The margin asked for, or the one that fits the code: an eighth of the mean squared distance,
-        2k, of two codes whose entries have unit variance."""
+        """The margin asked for, or a fraction of the usual squared distance of two codes: 2k where their
+        k entries have unit variance, 2 where they have unit length. Codes without a norm have none."""
         if self.loss.margin is not None:
             return self.loss.margin
-        return self.encoder.code_size / 4 if self.encoder.code_norm in ("batch", "sphere") else 0.2
+        match self.encoder.code_norm:
+            case "batch" | "sphere":
+                return self.loss.margin_fraction * 2 * self.encoder.code_size
+            case "unit":
+                return self.loss.margin_fraction * 2
+            case "none":
+                return 0.2
 
     @property
     def uses_margin(self) -> bool:

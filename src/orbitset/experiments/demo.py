@@ -51,7 +51,7 @@ def run_demo(
         "configs": [to_dict(config) for config in configs],
     }
     if not (resume and run.exists):
-        run.check_free(overwrite=overwrite)
+        run.check_free(overwrite=overwrite, kind="demo")
     elif run.config != description:
         raise ConfigError(
             f"{run.path} was started with other settings",
@@ -60,10 +60,9 @@ def run_demo(
     rows: list[dict[str, Any]] = []
     with run.locked():
         if not (resume and run.exists):
-            run.create(description, overwrite=overwrite)
-            # all of them before any is trained, lest a kill leave old results among the new
-            for config in configs:
-                Run(run / config.method).clear()
+            for name in run.config["runs"] if run.exists else []:
+                Run(run / name).remove()  # before anything is new, lest a kill leave old beside new
+            run.create(description, overwrite=overwrite, kind="demo")
         for config in configs:
             results = train(
                 config,

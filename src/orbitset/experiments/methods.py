@@ -9,6 +9,8 @@ Method = Literal[
     "OJ", "OT", "OE", "ST", "EX", "AE",
     "OJ-STN", "OT-STN", "OE-STN", "ST-STN", "EX-STN", "AE-STN",
 ]  # fmt: skip
+METHODS: tuple[Method, ...] = ("OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN", "ST-STN")
+"""Those of the paper"""
 _STN = "-STN"
 
 

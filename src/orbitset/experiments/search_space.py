@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from orbitset.encoders.code_norm import CodeNorm
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.losses.methods import Method as Objective
 
@@ -48,7 +47,8 @@ _NORM = Choice("encoder.code_norm", ("none", "batch", "sphere"))
 _RATE = Range("train.learning_rate", 3e-4, 3e-2)
 _ANY = Choice(_MEMBERS, (1, 2, 4, 8))
 _PAIRS = Choice(_MEMBERS, (2, 4, 8))
-_MARGIN = Range("margin_fraction", 0.01, 1.0)
+_FRACTION = "loss.margin_fraction"
+_MARGIN = Range(_FRACTION, 0.01, 1.0)
 _WEIGHT = Range("loss.discriminate_weight", 1e-3, 30.0)
 
 SPACE: dict[Objective, Space] = {
@@ -59,37 +59,24 @@ SPACE: dict[Objective, Space] = {
     "EX": (_NORM, _RATE, _ANY),
     "AE": (_NORM, _RATE, _ANY),
 }
-"""Named as --set names them, but for margin_fraction: see `margin_of`. With the members of an orbit the
-orbits of a batch change, so that it keeps its number of images; the rectify term keeps its weight, 1."""
+"""Named as --set names them; see `margin_without_norm`. With the members of an orbit the orbits of a batch
+change, so that it keeps its number of images; the rectify term keeps its weight, 1."""
 
 
-def margin_of(fraction: float, norm: CodeNorm, code_size: int) -> float:
-    """The margin that is this fraction of the typical squared distance of two codes.
+def margin_without_norm(fraction: float) -> float:
+    """Codes without a norm have no usual distance: for them 0.01 to 1 stands for 0.1 to 100, in equal ratios.
 
-    That is 2k for k entries of variance 1, as batch and sphere make them, and 2 for codes of length 1. Codes
-    without a norm have no typical distance: for them 0.01 to 1 stands for 0.1 to 100, in equal ratios.
-
-    >>> margin_of(0.125, "batch", 64), margin_of(0.01, "none", 64), margin_of(1, "none", 64)
-    (16.0, 0.1, 100.0)
+    >>> margin_without_norm(0.01), margin_without_norm(1)
+    (0.1, 100.0)
     """
-    match norm:
-        case "none":
-            return float(0.1 * (100 * fraction) ** 1.5)
-        case "unit":
-            return 2 * fraction
-        case "batch" | "sphere":
-            return 2 * code_size * fraction
+    return float(0.1 * (100 * fraction) ** 1.5)
 
 
-def fraction_of(margin: float, norm: CodeNorm, code_size: int) -> float:
-    """The other way round.
-
-    >>> fraction_of(16, "batch", 64), round(fraction_of(100, "none", 64), 6)
-    (0.125, 1.0)
-    """
-    if norm == "none":
-        return float((10 * margin) ** (2 / 3) / 100)
-    return margin / margin_of(1, norm, code_size)
+def _own_fraction(base: ExperimentConfig) -> float:
+    if base.encoder.code_norm == "none":
+        return float((10 * base.margin) ** (2 / 3) / 100)
+    unit = replace(base, loss=replace(base.loss, margin=None, margin_fraction=1.0))
+    return base.margin / unit.margin
 
 
 def space_of(base: ExperimentConfig, num_orbits: int, fixed: Sequence[str] = ()) -> Space:
@@ -112,7 +99,7 @@ def own_values(base: ExperimentConfig) -> dict[str, Any]:
         "encoder.code_norm": encoder.code_norm,
         "train.learning_rate": base.train.learning_rate,
         _MEMBERS: base.orbits.members_per_batch,
-        "margin_fraction": fraction_of(base.margin, encoder.code_norm, encoder.code_size),
+        _FRACTION: _own_fraction(base),
         "loss.discriminate_weight": base.loss.discriminate_weight,
     }
 
@@ -122,17 +109,22 @@ def settings_of(values: Mapping[str, Any], base: ExperimentConfig) -> list[str]:
     norm = values.get("encoder.code_norm", base.encoder.code_norm)
     settings = []
     for name, value in values.items():
-        if name == "margin_fraction":
-            name, value = "loss.margin", margin_of(value, norm, base.encoder.code_size)
+        if name == _FRACTION and norm == "none":
+            name, value = "loss.margin", margin_without_norm(value)
         text = f"{float(f'{value:.3g}'):g}" if isinstance(value, float) else value
         settings.append(f"{name}={text}")
+        if name == _FRACTION and base.loss.margin is not None:
+            settings.append("loss.margin=null")
         if name == _MEMBERS:
             settings.append(f"orbits.orbits_per_batch={_batch_images(base) // value}")
     return settings
 
 
 def _changed_by(name: str) -> set[str]:
-    changed = {"margin_fraction": {"loss.margin"}, _MEMBERS: {_MEMBERS, "orbits.orbits_per_batch"}}
+    changed = {
+        _FRACTION: {_FRACTION, "loss.margin"},
+        _MEMBERS: {_MEMBERS, "orbits.orbits_per_batch"},
+    }
     return changed.get(name, {name})
 
 

@@ -20,7 +20,7 @@ from orbitset.files import write_atomically
 from orbitset.losses.methods import build_loss
 from orbitset.orbits.batches import OrbitBatches
 from orbitset.orbits.computed import AffineOrbits, Mode
-from orbitset.runs import Run, describe_environment
+from orbitset.runs import Run
 from orbitset.seeds import stable_seed
 from orbitset.training.checkpoint import load_model, save_model
 from orbitset.training.fit import fit
@@ -99,18 +99,13 @@ def _is_finished(
     config: ExperimentConfig, run: Run, *, resume: bool, overwrite: bool, device: str
 ) -> bool:
     """Make the folder ready to be trained into; whether there is nothing left to do."""
-    environment = describe_environment(device=device, seed=config.seed)
     if not (resume and run.exists):
         run.create(to_dict(config), overwrite=overwrite)
     else:
         _check_same(config, run)
         if run.is_finished:
             return True
-    if (run / "environment.json").exists():
-        first = run.read_json("environment.json")
-        resumed = [*first.get("resumed", []), environment]
-        environment = {**first, "resumed": resumed}
-    run.write_json("environment.json", environment)
+    run.note_environment(device=device, seed=config.seed)
     return False
 
 
@@ -170,14 +165,21 @@ def build_task(
 
 
 def row(method: str, metric: str, summary: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """One line of a table of figures, in the one shape they all have."""
+    """One line of a table of figures, in the one shape they all have: what is not known is None.
+
+    `low` and `high` are percentiles over draws, `seeds_low` and `seeds_high` bound the mean over seeds,
+    `epoch` is when training was stopped for it, `p_corrected` of a test of the reference against this.
+    """
+    unknown = (
+        *("low", "high", "seeds_low", "seeds_high", "epoch"),
+        *("paper", "paper_sd", "paper_p", "p_corrected", "test", "correction", "cut_down"),
+    )
     return {
         "method": method,
         "metric": metric,
         **summary,
         "seeds": 1,
-        "paper": None,
-        "p_corrected": None,
+        **{name: None for name in unknown if name not in summary},
         **more,
     }
 
@@ -271,4 +273,5 @@ def _rows(config: ExperimentConfig, run: Run, task: OneShotTask | None) -> list[
     for name in ("invariance", "selectivity") if config.uses_margin else ():
         once = {"mean": records[-1][name], "sd": None, "n": 1, "repeated": "runs"}
         rows.append(row(config.method, name, once))
-    return rows
+    suffix = "" if config.evaluation.on == "test" else "_validation"
+    return [{**one, "metric": one["metric"] + suffix, "cut_down": config.cut_down} for one in rows]

@@ -4,18 +4,20 @@ A study is a folder of runs, one per line of its table and seed: `OJ/seed-0`, `O
 resumable run by run and, within a run, from its last checkpoint.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from orbitset.config import from_dict, to_dict
+from orbitset.config import differences, from_dict, to_dict
 from orbitset.errors import ConfigError, RunError
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.overall import Overall
 from orbitset.experiments.single import train
 from orbitset.files import file_name
-from orbitset.runs import Run, describe_environment
+from orbitset.runs import Run
 from orbitset.training.progress import Progress, Silent
+
+Role = Literal["method", "variant", "point"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +26,10 @@ class Line:
 
     label: str
     config: ExperimentConfig
-    ratio: float | None = None
-    """lambda2 / lambda1, for the lines that are the points of that curve and not of the table"""
-    paper: Mapping[str, float] = field(default_factory=dict)
-    """What the paper's table says, by measure"""
+    role: Role = "method"
+    """variant: a line of the table that is in no figure; point: of the curve over weights, trained once"""
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What the paper's table says, by measure: mean, sd, p"""
 
     def path(self, seed: int) -> str:
         return f"{file_name(self.label)}/seed-{seed}"
@@ -44,31 +46,49 @@ class Study:
     """In words, what makes it smaller than the experiment it stands for; shown with all its figures"""
 
     def __post_init__(self) -> None:
-        labels = [line.label for line in self.lines]
-        if not labels or not self.seeds:
+        if not any(line.role != "point" for line in self.lines) or not self.seeds:
             raise ConfigError("a study needs at least one method and one seed")
-        repeated = [label for label in labels if labels.count(label) > 1]
-        if repeated:
-            raise ConfigError(f"{repeated[0]} is named twice; name every method once")
+        labels = [line.label for line in self.lines]
+        names = [file_name(label) for label in labels]
+        for label, name in zip(labels, names, strict=True):
+            if not name or names.count(name) > 1:
+                raise ConfigError(
+                    f"{label!r} is named twice, or has no letter; name every line once"
+                )
 
     def runs(self) -> list[tuple[Line, int]]:
-        """All first seeds before any second one, so that a table can be had early; curves last of all."""
-        table = [line for line in self.lines if line.ratio is None]
-        curve = [line for line in self.lines if line.ratio is not None]
+        """All first seeds before any second one, so that a table can be had early; points last of all."""
+        table = [line for line in self.lines if line.role != "point"]
+        points = [line for line in self.lines if line.role == "point"]
         return [
             *((line, seed) for seed in self.seeds for line in table),
-            *((line, seed) for line in curve for seed in self.seeds_of(line)),
+            *((line, seed) for line in points for seed in self.seeds_of(line)),
         ]
 
     def seeds_of(self, line: Line) -> tuple[int, ...]:
-        return self.seeds if line.ratio is None else self.seeds[:1]
+        return self.seeds[:1] if line.role == "point" else self.seeds
 
     def config_of(self, line: Line, seed: int) -> ExperimentConfig:
         """Only the first seed's codes are drawn in the plane."""
         evaluation = line.config.evaluation
-        if seed != self.seeds[0] or line.ratio is not None:
+        if seed != self.seeds[0] or line.role == "point":
             evaluation = replace(evaluation, tsne_points=0)
-        return replace(line.config, name=self.name, seed=seed, evaluation=evaluation)
+        return replace(
+            line.config, name=self.name, seed=seed, evaluation=evaluation, cut_down=self.cut_down
+        )
+
+    def check(self, line: Line, seed: int, run: Run) -> None:
+        """Refuse a run in the place of another: copied, or of an earlier study in the same folder."""
+        if run.exists:
+            changed = differences(
+                from_dict(ExperimentConfig, run.config), self.config_of(line, seed)
+            )
+            if changed:
+                raise RunError(
+                    f"{run.path} is not the run of {line.label}, seed {seed}, that belongs there "
+                    f"({'; '.join(changed)})",
+                    hint="remove that folder, or start the study anew with --overwrite",
+                )
 
     def describe(self) -> dict[str, Any]:
         """What config.json holds."""
@@ -79,8 +99,8 @@ class Study:
             "lines": [
                 {
                     "label": line.label,
-                    "ratio": line.ratio,
-                    "paper": dict(line.paper),
+                    "role": line.role,
+                    "paper": {name: dict(found) for name, found in line.paper.items()},
                     "runs": [line.path(seed) for seed in self.seeds_of(line)],
                     "config": to_dict(line.config),
                 }
@@ -103,7 +123,7 @@ def _study(run: Run, config: Mapping[str, Any]) -> Study:
         lines = tuple(
             Line(
                 label=line["label"],
-                ratio=line["ratio"],
+                role=line["role"],
                 paper=line["paper"],
                 config=from_dict(ExperimentConfig, line["config"]),
             )
@@ -131,7 +151,7 @@ def run_study(
     """Train all that is not trained yet."""
     description = study.describe()
     if not (resume and run.exists):
-        run.check_free(overwrite=overwrite)
+        run.check_free(overwrite=overwrite, kind="study")
     elif run.config != description:
         changed = _changed(run.config, description)
         raise ConfigError(
@@ -140,30 +160,24 @@ def run_study(
         )
     with run.locked():
         if not (resume and run.exists):
-            run.create(description, overwrite=overwrite)
-            for path in description["runs"]:  # before any is trained: see run_demo
-                Run(run / path).clear()
-            run.write_json("environment.json", describe_environment(device=device, seed=0))
-        _train_all(study, run, resume=resume, device=device, progress=progress or Silent())
+            for path in run.config["runs"] if run.exists else []:
+                Run(run / path).remove()  # before anything is new, lest a kill leave old beside new
+            run.create(description, overwrite=overwrite, kind="study")
+        run.note_environment(device=device, seed=study.seeds[0])
+        _train_all(study, run, device=device, progress=progress or Silent())
 
 
-def _train_all(study: Study, run: Run, *, resume: bool, device: str, progress: Progress) -> None:
+def _train_all(study: Study, run: Run, *, device: str, progress: Progress) -> None:
     planned = study.runs()
-    epochs = [line.config.train.epochs for line, _ in planned]
-    overall = Overall(progress, epochs)
+    overall = Overall(progress, [line.config.train.epochs for line, _ in planned])
     for index, (line, seed) in enumerate(planned):
         each = Run(run / line.path(seed))
+        study.check(line, seed, each)
         overall.begin(index, f"{line.label}, seed {seed}")
         # recorded runs come without their weights, which nothing here needs again
-        if not (resume and each.has_results):
-            train(
-                study.config_of(line, seed),
-                each,
-                resume=resume,
-                overwrite=not resume,
-                device=device,
-                progress=overall,
-            )
+        if not each.has_results:
+            config = study.config_of(line, seed)
+            train(config, each, resume=True, device=device, progress=overall)
             each.checkpoint.unlink(missing_ok=True)  # with Adam's state three times the weights
         overall.end(index)
 
@@ -176,16 +190,3 @@ def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     parts = [key for key in ("name", "cut_down", "seeds") if old.get(key) != new.get(key)]
     parts += [label for label in {**before, **after} if before.get(label) != after.get(label)]
     return ", ".join(parts)
-
-
-def finished(run: Run, paths: Sequence[str]) -> list[Run]:
-    """The runs of these names, all finished."""
-    runs = [Run(run / path) for path in paths]
-    missing = [each.path.relative_to(run.path) for each in runs if not each.has_results]
-    if missing:
-        raise RunError(
-            f"{run.path} is not finished: {len(missing)} of {len(runs)} runs are missing, "
-            f"the first is {missing[0]}",
-            hint=f"go on with it: {run.resume_command}",
-        )
-    return runs

@@ -17,10 +17,9 @@ from orbitset.experiments.methods import Method, parse_method
 from orbitset.experiments.search_space import space_of
 from orbitset.experiments.single import load_data
 from orbitset.experiments.trials import Trials, Tuned, train_one_by_one, train_side_by_side
-from orbitset.runs import Run, describe_environment
+from orbitset.runs import Run
 from orbitset.training.progress import Progress, Silent
 
-METHODS: tuple[Method, ...] = ("OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN", "ST-STN")
 _DECIDED = ("method", "seed", "train.epochs", "evaluation.on", "evaluation.tsne_points")
 
 
@@ -94,8 +93,8 @@ def tune(
         _check_same(run, search, description)
     with run.locked():
         if not is_resumed:
-            run.create(description)
-        _write_environment(run, device, seed)
+            run.create(description, kind="search")
+        run.note_environment(device=device, seed=seed)
         ongoing = Trials(methods, run, trials=trials, seed=seed, progress=progress)
         if jobs == 1:
             train_one_by_one(ongoing, device, progress)
@@ -143,7 +142,7 @@ def _check_folder(run: Run, *, is_resumed: bool) -> None:
             hint="add --resume to go on with it, or --out to use another folder",
             is_usage=True,
         )
-    run.check_free(overwrite=is_resumed)
+    run.check_free(overwrite=is_resumed, kind="search")
 
 
 def _describe(search: Search, methods: Mapping[Method, Tuned]) -> dict[str, Any]:
@@ -175,14 +174,6 @@ def _check_same(run: Run, search: Search, description: Mapping[str, Any]) -> Non
             f"{run.path} was started with other settings ({'; '.join(changed)})",
             hint="resume with the settings it was started with, or choose another folder with --out",
         )
-
-
-def _write_environment(run: Run, device: str, seed: int) -> None:
-    environment = describe_environment(device=device, seed=seed)
-    if (run / "environment.json").exists():
-        first = run.read_json("environment.json")
-        environment = {**first, "resumed": [*first.get("resumed", []), environment]}
-    run.write_json("environment.json", environment)
 
 
 def _result(trials: list[dict[str, Any]], images: int) -> dict[str, Any]:

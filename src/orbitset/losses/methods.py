@@ -182,7 +182,9 @@ class LossConfig:
     """The objective's numbers; which of them a method uses is said by its class."""
 
     margin: float | None = None
-    """None: a quarter of the code size if code_norm is batch or sphere, 0.2 otherwise"""
+    """None: by margin_fraction, or 0.2 if the code has no norm"""
+    margin_fraction: float = 0.125
+    """Of the usual squared distance of two codes"""
     discriminate_weight: float = 1.0
     """lambda1 of the paper"""
     rectify_weight: float = 1.0
@@ -194,6 +196,11 @@ class LossConfig:
     def __post_init__(self) -> None:
         if self.margin is not None and not self.margin > 0:
             raise ConfigError(f"loss.margin is {self.margin}; give a number above 0")
+        if not 0 < self.margin_fraction <= 2:
+            raise ConfigError(
+                f"loss.margin_fraction is {self.margin_fraction}; give a number above 0 and at most 2, "
+                "beyond which no two codes lie"
+            )
         for name in ("discriminate_weight", "rectify_weight"):
             if not getattr(self, name) > 0:
                 raise ConfigError(

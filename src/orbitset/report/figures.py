@@ -29,8 +29,17 @@ _STYLE: Any = {
 }
 
 
-def colour_of(method: str) -> str:
-    return COLOURS.get(method.removesuffix("-STN"), _INK)
+def _strokes(labels: Sequence[str]) -> list[tuple[Any, str]]:
+    """A colour and a dash for each label: the methods' own, with a transformer in dashes; if these would not
+    tell all apart, one colour after the other."""
+    own = [
+        (COLOURS.get(label.removesuffix("-STN"), _INK), "--" if label.endswith("-STN") else "-")
+        for label in labels
+    ]
+    if len(set(own)) == len(own):
+        return own
+    colours = matplotlib.colormaps["tab10"]
+    return [(colours(number % colours.N), "-") for number in range(len(labels))]
 
 
 def accuracy_curves(
@@ -45,11 +54,11 @@ def accuracy_curves(
         axes = figure.subplots()
         if baseline is not None:
             axes.axhline(baseline, color=_GREY, lw=1, ls=":", label="raw pixels")
-        for method, records in curves:
+        strokes = _strokes([label for label, _ in curves])
+        for (method, records), (colour, dashes) in zip(curves, strokes, strict=True):
             epoch = np.array([record["epoch"] for record in records])
             mean = np.array([record["accuracy"]["mean"] for record in records])
             sd = np.array([record["accuracy"]["sd"] for record in records])
-            colour, dashes = colour_of(method), "--" if method.endswith("-STN") else "-"
             axes.fill_between(epoch, mean - sd, mean + sd, color=colour, alpha=0.12, lw=0)
             axes.plot(epoch, mean, dashes, color=colour, lw=2, marker="o", ms=3.5, label=method)
         axes.set(xlabel="epochs", ylabel="one-shot accuracy", ylim=(0, None), xlim=(0, None))
@@ -113,24 +122,17 @@ def _scatter_classes(
     return dots
 
 
-def ratio_curve(points: Sequence[dict[str, Any]], others: dict[str, float]) -> Figure:
-    """Accuracy against lambda2 / lambda1, and the levels of what has only one of the two terms."""
+def ratio_curve(points: Sequence[dict[str, Any]]) -> Figure:
+    """Accuracy of OJ against lambda2 / lambda1."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(5.4, 3.6), layout="constrained")
         axes = figure.subplots()
-        for method, level in others.items():
-            axes.axhline(
-                level, color=colour_of(method), lw=1.2, ls=":", label=f"{method}, full length"
-            )
         ratio = [point["ratio"] for point in points]
         mean = np.array([point["mean"] for point in points])
         sd = np.array([point["sd"] or 0.0 for point in points])
-        axes.errorbar(
-            ratio, mean, sd, color=COLOURS["OJ"], lw=2, marker="o", ms=4.5, capsize=3, label="OJ"
-        )
+        axes.errorbar(ratio, mean, sd, color=COLOURS["OJ"], lw=2, marker="o", ms=4.5, capsize=3)
         axes.set(xscale="log", xlabel="λ₂ / λ₁, rectify over discriminate", ylim=(0, None))
-        axes.set_ylabel("one-shot accuracy")
-        axes.legend(loc="best")
+        axes.set_ylabel("one-shot accuracy of OJ")
     return figure
 
 

@@ -1,7 +1,6 @@
 """One self-contained HTML page made from run folders, and the figures it shows as files."""
 
 import html
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +18,48 @@ from orbitset.report.tables import (
 from orbitset.runs import Run
 
 
-def write_report(run: Run) -> Path:
-    """Draw all figures of a finished run, of the runs inside it or of a study, and write report.html."""
+def write_report(run: Run, results: dict[str, Any] | None = None) -> Path:
+    """Draw all figures of a finished run, of the runs inside it or of a study, and write report.html.
+
+    Results are those in the folder, or new ones, which then go there. Nothing is written unless all of it
+    could be made.
+    """
     run.require().refuse_search("reported")
-    results = run.read_json("results.json")
-    page = run / "report.html"
+    found = run.read_json("results.json") if results is None else results
     try:
+        figures_of = parts.Figures(_mark(found))
         if run.kind == "study":
-            text = study_page(run, results)
+            text = study_page(run, found, figures_of)
         else:
             inside = run.config.get("runs")
             runs = [Run(run / name) for name in inside] if inside else [run]
-            text = _page(run, runs, results["rows"])
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        AttributeError,
-        zipfile.BadZipFile,
-    ) as error:
+            text = _page(run, runs, found["rows"], figures_of)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise RunError(f"{run.path} is damaged: {error!r}") from error
+    if results is not None:
+        run.write_json("results.json", results)
+    write_tables(run / "tables", found["rows"], found.get("tests", []))
+    for name, content in figures_of.files.items():
+        write_atomically(run / "figures" / name, content)
+    page = run / "report.html"
     write_atomically(page, text.encode())
-    write_tables(run / "tables", results["rows"])
     return page
 
 
-def _page(run: Run, runs: list[Run], rows: list[dict[str, Any]]) -> str:
+def _mark(results: dict[str, Any]) -> str | None:
+    marks = dict.fromkeys(row.get("cut_down") for row in results["rows"])
+    return "; ".join(filter(None, marks)) or None
+
+
+def _page(run: Run, runs: list[Run], rows: list[dict[str, Any]], shown_in: parts.Figures) -> str:
     title = f"orbitset · {run.config['name']}"
     shown = [_heading(run, runs), _results(rows)]
     if any(record.get("accuracy") for record in runs[0].records()):
-        shown.append(_curves(run, runs, rows))
+        shown.append(_curves(shown_in, runs, rows))
     for each in runs:
-        shown.append(_images(run, each))
-    shown.append(_strips(run, runs[0]))
-    shown.append(_geometry(run, runs))
+        shown.append(_images(shown_in, each))
+    shown.append(_strips(shown_in, runs[0]))
+    shown.append(_geometry(shown_in, runs))
     shown.append(_settings(runs))
     return parts.frame(title, shown)
 
@@ -61,12 +67,15 @@ def _page(run: Run, runs: list[Run], rows: list[dict[str, Any]]) -> str:
 def _heading(run: Run, runs: list[Run]) -> str:
     config, environment = runs[0].config, runs[0].read_json("environment.json")
     methods = ", ".join(each.config["method"] for each in runs)
-    note = run.config.get("note")
+    notes = [run.config.get("note"), runs[0].config.get("cut_down")]
+    if config["evaluation"]["on"] == "validation":
+        notes.append("Scored on validation images; the test images were left out.")
     return (
         f"<h1>{html.escape(run.config['name'])}: {html.escape(methods)}</h1>"
         f'<p class="soft">Data {html.escape(config["data"])}, seed {config["seed"]}, '
         f"{html.escape(environment['device'])}, {html.escape(environment['started_at'][:10])}, "
-        f"commit {html.escape(environment['commit'] or 'unknown')}</p>" + parts.note(note)
+        f"commit {html.escape(environment['commit'] or 'unknown')}</p>"
+        + "".join(parts.note(text) for text in notes)
     )
 
 
@@ -77,7 +86,7 @@ def _results(rows: list[dict[str, Any]]) -> str:
             row["method"],
             metric_name(row["metric"]),
             format_value(row),
-            f"{row['low']:.3f} – {row['high']:.3f}" if "low" in row else "",
+            _interval(row),
             format_repeats(row),
             *([] if not with_paper else ["" if row["paper"] is None else f"{row['paper']:.2f}"]),
         ]
@@ -92,18 +101,23 @@ def _results(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _curves(run: Run, runs: list[Run], rows: list[dict[str, Any]]) -> str:
+def _interval(row: dict[str, Any]) -> str:
+    has_draws = row.get("low") is not None
+    return f"{row['low']:.3f} – {row['high']:.3f}" if has_draws else ""
+
+
+def _curves(shown_in: parts.Figures, runs: list[Run], rows: list[dict[str, Any]]) -> str:
     pixels = [r for r in rows if r["method"] == "pixels" and r["metric"] == "accuracy"]
     curves = [(each.config["method"], each.records()) for each in runs]
     figure = figures.accuracy_curves(curves, pixels[0]["mean"] if pixels else None)
-    shown = parts.figure(run, "accuracy", figure, "One-shot accuracy during training.")
+    shown = shown_in.show("accuracy", figure, "One-shot accuracy during training.")
     return (
         "<h2>Accuracy against epochs</h2><p>An epoch shows every member of every orbit once. The band is "
         f'one s.d. over draws.</p><div class="card">{shown}</div>'
     )
 
 
-def _images(run: Run, each: Run) -> str:
+def _images(shown_in: parts.Figures, each: Run) -> str:
     method = each.config["method"]
     if method not in ("OJ", "OE", "AE"):
         return ""
@@ -113,32 +127,33 @@ def _images(run: Run, each: Run) -> str:
     what = (
         "An autoencoder gives back its input; nothing asks it to rectify."
         if method == "AE"
-        else "Test images never seen in training, each under a random transformation."
+        else "Images never seen in training, each under a random transformation."
     )
-    shown = parts.figure(run, f"rectified-{method}", figure, what)
+    shown = shown_in.show(f"rectified-{method}", figure, what)
     return f'<h2>Decoded by {method}</h2><div class="card">{shown}</div>'
 
 
-def _strips(run: Run, each: Run) -> str:
+def _strips(shown_in: parts.Figures, each: Run) -> str:
     figure = figures.member_strips(parts.arrays(each)["members"])
-    shown = parts.figure(
-        run, "orbits", figure, "Members of four test orbits, the canonical one first."
-    )
+    caption = "Members of four orbits never trained on, the canonical one first."
+    shown = shown_in.show("orbits", figure, caption)
     return f'<h2>Orbits</h2><div class="card">{shown}</div>'
 
 
-def _geometry(run: Run, runs: list[Run]) -> str:
+def _geometry(shown_in: parts.Figures, runs: list[Run]) -> str:
     cards = []
     for each in runs:
         method, arrays = each.config["method"], parts.arrays(each)
         margin = float(arrays["margin"]) if "margin" in arrays else None
         curve = figures.invariance_curves(arrays, margin, method)
         caption = "Same-orbit pairs within ε, and other pairs beyond it."
-        cards.append(parts.figure(run, f"invariance-{method}", curve, caption))
+        cards.append(shown_in.show(f"invariance-{method}", curve, caption))
         if "tsne" in arrays:
             points = figures.tsne_map(arrays["tsne"], arrays["tsne_labels"], method)
-            caption = "Codes of test images in the plane (t-SNE), coloured by class."
-            cards.append(parts.figure(run, f"tsne-{method}", points, caption))
+            caption = (
+                "Codes of images never seen in training, in the plane by t-SNE, coloured by class."
+            )
+            cards.append(shown_in.show(f"tsne-{method}", points, caption))
     body = "".join(f'<div class="card">{card}</div>' for card in cards)
     return (
         "<h2>Geometry of the codes</h2><p>The paper calls an embedding ε-invariant when images of one orbit "

@@ -5,13 +5,15 @@ import html
 import io
 import json
 import textwrap
+import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 
-from orbitset.files import write_atomically
+from orbitset.errors import RunError
 from orbitset.runs import Run
 
 CSS = """
@@ -82,25 +84,33 @@ def details(label: str, content: Any) -> str:
     return f"<details><summary>{html.escape(label)}</summary><pre>{text}</pre></details>"
 
 
-def figure(run: Run, name: str, drawn: Figure, caption: str) -> str:
-    """Save the figure in the run's folder and give it as part of a page.
+class Figures:
+    """The figures of a page: shown in it, and kept as files once the whole page could be made.
 
-    A run that says it is cut down has that written into every figure, since figures travel without pages.
+    What is cut down has that written into every figure, since figures travel without pages.
     """
+
+    def __init__(self, cut_down: str | None) -> None:
+        self.cut_down = cut_down
+        self.files: dict[str, bytes] = {}
+
+    def show(self, name: str, drawn: Figure, caption: str) -> str:
+        """The figure as part of a page."""
+        content = self.files[f"{name}.png"] = picture(drawn, self.cut_down)
+        data = base64.b64encode(content).decode()
+        width = round(drawn.get_figwidth() * 96)
+        caption = html.escape(caption)
+        return (
+            f"<figure><figcaption>{caption}</figcaption>"
+            f'<img alt="{caption}" width="{width}" src="data:image/png;base64,{data}"></figure>'
+        )
+
+
+def picture(drawn: Figure, cut_down: str | None) -> bytes:
+    """A figure as PNG, with a line below if it is of something cut down."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=_DPI)
-    content = buffer.getvalue()
-    cut_down = run.config.get("cut_down")
-    if cut_down:
-        content = _marked(content, cut_down)
-    write_atomically(run / "figures" / f"{name}.png", content)
-    data = base64.b64encode(content).decode()
-    width = round(drawn.get_figwidth() * 96)
-    caption = html.escape(caption)
-    return (
-        f"<figure><figcaption>{caption}</figcaption>"
-        f'<img alt="{caption}" width="{width}" src="data:image/png;base64,{data}"></figure>'
-    )
+    return _marked(buffer.getvalue(), cut_down) if cut_down else buffer.getvalue()
 
 
 def _marked(png: bytes, text: str) -> bytes:
@@ -122,5 +132,9 @@ def _marked(png: bytes, text: str) -> bytes:
 
 
 def arrays(run: Run) -> dict[str, np.ndarray]:
-    with np.load(run / "arrays.npz", allow_pickle=False) as loaded:
-        return dict(loaded)
+    path = run / "arrays.npz"
+    try:
+        with np.load(path, allow_pickle=False) as loaded:
+            return dict(loaded)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise RunError(f"{path} is damaged: {error}") from None

@@ -7,16 +7,24 @@ from typing import Any
 import numpy as np
 
 from orbitset.report import figures, parts
-from orbitset.report.tables import format_repeats, format_value, metric_name, ordered
+from orbitset.report.tables import (
+    format_p,
+    format_paper,
+    format_repeats,
+    format_value,
+    metric_name,
+    ordered,
+)
 from orbitset.runs import Run
 
 _SHOWN_COLUMNS = 10
 _HOW = (
     "One labelled image per class, nearest neighbour in code space. For each random split of the test orbits "
     "the time to stop was chosen on one half and scored on the other; the s.d. is over splits, with seeds "
-    "averaged within each. p is of a paired t-test of OJ against the row, as in the paper, times the number "
-    "of such tests. Raw pixels and the untrained encoder are scored on all test images, over draws of the "
-    "labelled ones. Stopped: the median epoch."
+    "averaged within each. p is of a paired t-test of OJ against the row, as in the paper, times the three "
+    "tests the paper made. Other readings of OJ keep the settings chosen for it. Raw pixels and the "
+    "untrained encoder are scored on all test images, over draws of the labelled ones. Stopped: the "
+    "median epoch."
 )
 _OVERLAP = (
     "Splits overlap and share one training per seed, so that the plain paired t-test is too sure of itself. "
@@ -25,34 +33,44 @@ _OVERLAP = (
 )
 
 
-def study_page(run: Run, results: dict[str, Any]) -> str:
-    lines = {line["label"]: line for line in run.config["lines"] if line["ratio"] is None}
-    first = {label: Run(run / line["runs"][0]) for label, line in lines.items()}
-    methods = [label for label in lines if "," not in label]
+def study_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> str:
+    lines = {line["label"]: line for line in run.config["lines"] if line["role"] != "point"}
+    at = run.config["seeds"].index(results["seeds"][0])
+    first = {label: Run(run / line["runs"][at]) for label, line in lines.items()}
+    methods = [label for label, line in lines.items() if line["role"] == "method"]
     shown = [
-        _heading(run, methods),
+        _heading(run, methods, shown_in.cut_down, results["environments"]),
         _measures(results),
-        _curves(run, lines, methods, results["rows"]),
-        _maps(run, {label: first[label] for label in methods}),
-        _pictures(run, first),
-        _ratios(run, results),
+        _curves(shown_in, methods, results),
+        _maps(shown_in, {label: first[label] for label in methods}),
+        _pictures(shown_in, first),
+        _ratios(shown_in, results),
         _times(run, lines, results),
         _settings(lines, first),
     ]
     return parts.frame(f"orbitset · {run.config['name']}", shown)
 
 
-def _heading(run: Run, methods: Sequence[str]) -> str:
+def _heading(
+    run: Run, methods: Sequence[str], mark: str | None, environments: Sequence[dict[str, Any]]
+) -> str:
     environment = run.read_json("environment.json")
-    seeds = run.config["seeds"]
+    mixed = None
+    if len(environments) > 1:
+        kinds = (
+            f"{one['runs']} on {one['device']}, torch {one['torch']}, commit {one['commit']}"
+            for one in environments
+        )
+        mixed = f"Not all runs are of one kind: {'; '.join(kinds)}."
     return (
         f"<h1>{html.escape(run.config['name'])}: {len(methods)} methods</h1>"
         f'<p class="soft">{html.escape(environment["device"])}, '
         f"{html.escape(environment['started_at'][:10])}, "
         f"commit {html.escape(environment['commit'] or 'unknown')}, "
-        f"seeds {', '.join(map(str, seeds))}, "
+        f"seeds {', '.join(map(str, run.config['seeds']))}, "
         f"<code>{html.escape(environment['command'])}</code></p>"
-        + parts.note(run.config["cut_down"])
+        + parts.note(mark)
+        + parts.note(mixed)
     )
 
 
@@ -78,10 +96,10 @@ def _scores(rows: Sequence[dict[str, Any]]) -> str:
         [
             row["method"],
             format_value(row),
-            "" if row["paper"] is None else f"{row['paper']:.2f}",
-            _p(row["p_corrected"]),
-            f"{row['low']:.3f} – {row['high']:.3f}" if "low" in row and "epoch" in row else "",
-            f"{row['epoch']:.2g}" if "epoch" in row else "",
+            format_paper(row),
+            format_p(row["p_corrected"]),
+            _interval(row["seeds_low"], row["seeds_high"]),
+            "" if row["epoch"] is None else f"{row['epoch']:.2g}",
             format_repeats(row),
         ]
         for row in ordered(rows)
@@ -90,13 +108,17 @@ def _scores(rows: Sequence[dict[str, Any]]) -> str:
     return parts.table(head, cells)
 
 
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{low:.3f} – {high:.3f}"
+
+
 def _tests(tests: Sequence[dict[str, Any]]) -> str:
     cells = [
         [
             f"{test['method']} − {test['against']}",
             test["test"],
             _difference(test["difference"], test),
-            *(_p(test[name]) for name in ("p", "p_bonferroni", "p_holm")),
+            *(format_p(test[name]) for name in ("p", "p_bonferroni", "p_holm")),
         ]
         for test in tests
     ]
@@ -122,61 +144,45 @@ def _difference(mean: float, interval: dict[str, Any]) -> str:
     return shown.replace("-", "−")
 
 
-def _curves(
-    run: Run, lines: dict[str, Any], methods: Sequence[str], rows: Sequence[dict[str, Any]]
-) -> str:
-    curves = [
-        (label, mean_records([Run(run / path).records() for path in lines[label]["runs"]]))
-        for label in methods
+def _curves(shown_in: parts.Figures, methods: Sequence[str], results: dict[str, Any]) -> str:
+    curves = [(label, results["curves"][label]) for label in methods]
+    pixels = [
+        row["mean"]
+        for row in results["rows"]
+        if (row["method"], row["metric"]) == ("pixels", "accuracy")
     ]
-    pixels = [r["mean"] for r in rows if r["method"] == "pixels" and r["metric"] == "accuracy"]
     drawn = figures.accuracy_curves(curves, pixels[0] if pixels else None)
     caption = "One-shot accuracy during training, mean over seeds; the band is one s.d. over draws."
-    shown = parts.figure(run, "accuracy", drawn, caption)
-    return f"<h2>Accuracy against epochs</h2>{parts.card(shown)}"
+    return _section("Accuracy against epochs", shown_in.show("accuracy", drawn, caption))
 
 
-def mean_records(seeds: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Records of several seeds as one list: the mean of their accuracies and of their spreads over draws."""
-    if len({tuple(record["step"] for record in records) for records in seeds}) > 1:
-        raise ValueError("the seeds were evaluated at different steps")
-    return [
-        {
-            "epoch": at[0]["epoch"],
-            "accuracy": {
-                name: float(np.mean([record["accuracy"][name] or 0.0 for record in at]))
-                for name in ("mean", "sd")
-            },
-        }
-        for at in zip(*seeds, strict=True)
-    ]
-
-
-def _maps(run: Run, first: dict[str, Run]) -> str:
+def _maps(shown_in: parts.Figures, first: dict[str, Run]) -> str:
     found = {label: parts.arrays(each) for label, each in first.items()}
     maps = [(label, arrays["tsne"]) for label, arrays in found.items() if "tsne" in arrays]
     if not maps:
         return ""
     labels = next(arrays["tsne_labels"] for arrays in found.values() if "tsne" in arrays)
     drawn = figures.tsne_maps(maps, labels)
-    caption = "The same test images for every method, by t-SNE, coloured by class."
-    return f"<h2>Codes in the plane</h2>{parts.card(parts.figure(run, 'tsne', drawn, caption))}"
+    caption = (
+        "The same test images for every method at the end of training, by t-SNE, coloured by class."
+    )
+    return _section("Codes in the plane", shown_in.show("tsne", drawn, caption))
 
 
-def _pictures(run: Run, first: dict[str, Run]) -> str:
+def _pictures(shown_in: parts.Figures, first: dict[str, Run]) -> str:
     found = {label: parts.arrays(each) for label, each in first.items()}
     any_arrays = next(iter(found.values()))
     drawn = figures.member_strips(any_arrays["members"])
     caption = "Members of four test orbits, the canonical one first."
-    shown = [_section("Orbits", parts.figure(run, "orbits", drawn, caption))]
+    shown = [_section("Orbits", shown_in.show("orbits", drawn, caption))]
     inputs = [("canonical", any_arrays["canonical"]), ("transformed", any_arrays["transformed"])]
     rectified = [
         (label, found[label]["rectified"]) for label in ("AE", "OE", "OJ") if label in found
     ]
     if "OJ" in found:
         rows = figures.image_rows(_cut([*inputs, ("rectified", found["OJ"]["rectified"])]))
-        caption = "Test images, each under a random transformation, rectified by OJ."
-        shown.append(_section("Rectified", parts.figure(run, "rectified", rows, caption)))
+        caption = "Test images, each under a random transformation, rectified by OJ at the end of training."
+        shown.append(_section("Rectified", shown_in.show("rectified", rows, caption)))
     transformers = [
         (label, found[label]["rectified"]) for label in ("ST-STN", "OT-STN", "OJ") if label in found
     ]
@@ -186,13 +192,11 @@ def _pictures(run: Run, first: dict[str, Run]) -> str:
             "What the spatial transformers show their encoders, with class labels (ST-STN) and without "
             "(OT-STN), and what OJ decodes."
         )
-        shown.append(
-            _section("Against spatial transformers", parts.figure(run, "stn", rows, caption))
-        )
+        shown.append(_section("Against spatial transformers", shown_in.show("stn", rows, caption)))
     if rectified:
         columns = figures.image_columns(_cut([*inputs, *rectified]))
         caption = "The canonical image, the one shown, and what AE, OE and OJ decode from it."
-        shown.append(_section("Decoded", parts.figure(run, "decoded", columns, caption)))
+        shown.append(_section("Decoded", shown_in.show("decoded", columns, caption)))
     return "".join(shown)
 
 
@@ -204,17 +208,15 @@ def _section(title: str, shown: str) -> str:
     return f"<h2>{html.escape(title)}</h2>{parts.card(shown)}"
 
 
-def _ratios(run: Run, results: dict[str, Any]) -> str:
+def _ratios(shown_in: parts.Figures, results: dict[str, Any]) -> str:
     if not results["ratios"]:
         return ""
-    levels = {
-        row["method"]: row["mean"]
-        for row in results["rows"]
-        if row["metric"] == "accuracy" and row["method"] in ("OT", "OE")
-    }
-    drawn = figures.ratio_curve(results["ratios"], levels)
-    caption = "One seed and a fifth of the length each; the bars are one s.d. over splits."
-    shown = parts.figure(run, "ratio", drawn, caption)
+    drawn = figures.ratio_curve(results["ratios"])
+    caption = (
+        "One seed and a fifth of the length for each point; all other settings, the margin and the learning "
+        "rate among them, are those of OJ. The bars are one s.d. over splits."
+    )
+    shown = shown_in.show("ratio", drawn, caption)
     return _section("Weight of the two terms", shown)
 
 
@@ -222,9 +224,10 @@ def _times(run: Run, lines: dict[str, Any], results: dict[str, Any]) -> str:
     seconds = results["seconds"]
     cells = []
     for label, line in lines.items():
-        records = [Run(run / path).records()[-1] for path in line["runs"]]
-        images = records[0]["images"]
-        cells.append([label, f"{images:,}", str(len(records)), f"{seconds[label]:,.0f} s"])
+        runs = [Run(run / path) for path in line["runs"]]
+        ended = [each.records()[-1] for each in runs if each.has_results]
+        images = ended[0]["images"]
+        cells.append([label, f"{images:,}", str(len(ended)), f"{seconds[label]:,.0f} s"])
     total = sum(seconds.values())
     return (
         f"<h2>Time</h2><p>Trainings with their evaluations, one after the other: {total / 60:.1f} minutes "
@@ -240,7 +243,3 @@ def _settings(lines: dict[str, Any], first: dict[str, Run]) -> str:
         environment = first[label].read_json("environment.json")
         found.append(parts.details(f"{label}, environment of the first seed", environment))
     return "".join(found)
-
-
-def _p(value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}"

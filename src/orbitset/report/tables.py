@@ -20,6 +20,7 @@ METRIC_NAMES = {
     "invariance": "invariance at ε = α",
     "selectivity": "selectivity at ε = α",
 }
+_SUFFIXES = {"_validation": ", on validation images"}
 _KEYS = ("method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected")
 _WIDTH = 80
 _LATEX = str.maketrans(
@@ -39,6 +40,13 @@ def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def metric_name(metric: str) -> str:
+    """
+    >>> metric_name("accuracy_validation")
+    'one-shot accuracy, on validation images'
+    """
+    for suffix, words in _SUFFIXES.items():
+        if metric.endswith(suffix):
+            return metric_name(metric.removesuffix(suffix)) + words
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
@@ -58,6 +66,26 @@ def format_repeats(row: Mapping[str, Any]) -> str:
     """
     seeds = f"{row['seeds']} seed{'s' if row['seeds'] != 1 else ''}"
     return f"{row['n']} {row['repeated']}, {seeds}" if row["n"] > 1 else seeds
+
+
+def format_p(p: float | None) -> str:
+    """
+    >>> format_p(0.000123), format_p(None)
+    ('0.00012', '')
+    """
+    number = _number(p, ".2g")
+    return "" if number == "–" else number
+
+
+def format_paper(row: Mapping[str, Any]) -> str:
+    """
+    >>> format_paper({"paper": 0.66, "paper_sd": 0.027}), format_paper({"paper": 0.66})
+    ('0.66 ± 0.027', '0.66')
+    """
+    if row["paper"] is None:
+        return ""
+    sd = row.get("paper_sd")
+    return f"{row['paper']:.2f}" + ("" if sd is None else f" ± {sd:.3f}")
 
 
 def text_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -92,7 +120,11 @@ def text_tests(tests: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]
                 p = [_number(t["p_corrected"], ".2g") for t in found if t["test"] == name]
                 cells += f"{''.join(p):>12}"
             if has_seeds:
-                interval = f"{row['low']:.3f} – {row['high']:.3f}" if row["seeds"] > 1 else "–"
+                interval = (
+                    f"{row['seeds_low']:.3f} – {row['seeds_high']:.3f}"
+                    if row.get("seeds_low") is not None
+                    else "–"
+                )
                 cells += f"{interval:>17}"
             blocks[metric].append((row["method"], cells))
     return _aligned(blocks)
@@ -138,15 +170,23 @@ def latex_table(rows: Sequence[dict[str, Any]]) -> str:
 def csv_table(rows: Sequence[dict[str, Any]]) -> str:
     """One line per row with everything in it, for other programs: what is missing is left empty."""
     columns = dict.fromkeys((*_KEYS, *(key for row in rows for key in row)))
+    return _csv(list(columns), ordered(rows))
+
+
+def _csv(columns: list[str], rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(without_nan(ordered(rows)))
+    writer.writerows(without_nan(list(rows)))
     return text.getvalue().removesuffix("\n")
 
 
-def write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """The same rows as results.md, results.tex, results.csv and results.json."""
+def write_tables(
+    folder: Path, rows: Sequence[dict[str, Any]], tests: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """The same rows as results.md, results.tex, results.csv and results.json; tests as tests.csv."""
+    if tests:
+        write_atomically(folder / "tests.csv", f"{_csv(list(tests[0]), tests)}\n".encode())
     as_json = json.dumps({"rows": without_nan(rows)}, indent=2, allow_nan=False)
     for suffix, text in (
         ("md", markdown_table(rows)),
@@ -174,9 +214,8 @@ def _by_metric(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[
 def _figures(row: Mapping[str, Any]) -> str:
     """A row of the text table, but for the method's name."""
     said = f"{format_value(row):<14} {format_repeats(row)}"
-    for name, key, form in (("paper", "paper", ".2f"), ("p", "p_corrected", ".2g")):
-        number = _number(row.get(key), form)
-        said += "" if number == "–" else f"  {name} {number}"
+    for name, text in (("paper", format_paper(row)), ("p", format_p(row.get("p_corrected")))):
+        said += f"  {name} {text}" if text else ""
     return said
 
 
@@ -200,13 +239,21 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """The head and the rows of one metric; the paper's figures and p only where there are any."""
     with_paper = any(row["paper"] is not None for row in rows)
     with_p = any(row.get("p_corrected") is not None for row in rows)
-    tests = dict.fromkeys(row["test"] for row in rows if "test" in row)
+    with_seeds = any(row.get("seeds_low") is not None for row in rows)
+    tests = dict.fromkeys(
+        ", ".join(filter(None, (row["test"], row.get("correction"))))
+        for row in rows
+        if row.get("test") is not None
+    )
     head = ["method", "mean ± s.d.", "repeated"]
+    head += ["95 %, seeds"] * with_seeds
     head += ["paper"] * with_paper + [", ".join(["p", *tests])] * with_p
     lines = [head]
     for row in rows:
         line = [row["method"], format_value(row), format_repeats(row)]
-        line += [_number(row["paper"], ".2f")] * with_paper
+        interval = (row.get("seeds_low"), row.get("seeds_high"))
+        line += [" – ".join(_number(end, ".3f") for end in interval)] * with_seeds
+        line += [format_paper(row) or "–"] * with_paper
         line += [_number(row.get("p_corrected"), ".2g")] * with_p
         lines.append(line)
     return lines
