@@ -1,0 +1,67 @@
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbitset.evaluation.exclusion import Same, check_factors, number_factors
+
+VALUES = st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=8)
+RULES = [
+    (Same("a"), lambda x, y: x[0] == y[0]),
+    (~Same("a"), lambda x, y: x[0] != y[0]),
+    (Same("a") & Same("b"), lambda x, y: x[0] == y[0] and x[1] == y[1]),
+    (Same("a") | Same("b"), lambda x, y: x[0] == y[0] or x[1] == y[1]),
+    (Same("a") & (Same("b") | Same("c")), lambda x, y: x[0] == y[0] and (x[1] == y[1] or x[2] == y[2])),
+    (~(Same("a") | ~Same("b")), lambda x, y: not (x[0] == y[0] or x[1] != y[1])),
+    (~~Same("c"), lambda x, y: x[2] == y[2]),
+]  # fmt: skip
+
+
+def _factors(rows):
+    return {name: torch.tensor([row[i] for row in rows]) for i, name in enumerate("abc")}
+
+
+@pytest.mark.parametrize(("rule", "by_hand"), RULES, ids=lambda value: repr(value)[:40])
+@given(queries=VALUES, gallery=VALUES)
+def test_rules_equal_a_loop(rule, by_hand, queries, gallery):
+    found = rule.holds(_factors(queries), _factors(gallery))
+    assert found.shape == (len(queries), len(gallery))
+    for (i, x), (j, y) in itertools.product(enumerate(queries), enumerate(gallery)):
+        assert bool(found[i, j]) == by_hand(x, y)
+
+
+def test_the_papers_rule_removes_32_images_with_the_query():
+    """13 views and 20 lights of every person in one session."""
+    rows = list(itertools.product(range(3), range(13), range(20)))
+    factors = number_factors(
+        {name: [row[i] for row in rows] for i, name in enumerate(("person", "view", "light"))}
+    )
+    rule = Same("person") & (Same("view") | Same("light"))
+    assert (rule.holds(factors, factors).sum(1) == 32).all()
+
+
+def test_rules_name_their_factors_and_can_be_read():
+    rule = Same("person") & ~Same("view")
+    assert rule.names() == {"person", "view"}
+    assert repr(rule) == "(Same('person') & ~Same('view'))"
+
+
+def test_values_are_numbered_as_they_come():
+    found = number_factors({"view": ["x", "y", "x"], "light": [7, 7, None]})
+    assert {name: ids.tolist() for name, ids in found.items()} == {
+        "view": [0, 1, 0],
+        "light": [0, 0, 1],
+    }
+    with pytest.raises(ValueError, match="different lengths"):
+        number_factors({"view": [1], "light": [1, 2]})
+
+
+def test_missing_factors_are_named():
+    factors = {"view": torch.tensor([1, 2])}
+    with pytest.raises(ValueError, match="asks about person, but the factors are view"):
+        check_factors(Same("person") & Same("view"), factors, 2)
+    with pytest.raises(ValueError, match="one number per image"):
+        check_factors(Same("view"), factors, 3)
+    check_factors(~Same("view"), factors, 2)
