@@ -109,9 +109,10 @@ def test_overwriting_does_not_follow_links(tmp_path):
 
 
 def test_requiring_a_run_that_is_not_there_says_how_to_make_one(tmp_path):
-    with pytest.raises(RunError, match=f"there is no run folder at {tmp_path}") as info:
-        Run(tmp_path).require()
-    assert info.value.hint == f"start one with: orbitset train affine-digits --out {tmp_path}"
+    path = tmp_path / "none"
+    with pytest.raises(RunError, match=f"there is no run folder at {path}") as info:
+        Run(path).require()
+    assert info.value.hint == f"start one with: orbitset train affine-digits --out {path}"
     run = made(tmp_path / "run")
     assert run.require() is run
 
@@ -261,3 +262,21 @@ def test_a_folder_knows_what_made_it(tmp_path, config, kind, command):
             run.refuse_search("loaded")
     else:
         run.refuse_search("loaded")
+
+
+def test_a_damaged_configuration_is_said_to_be_that(tmp_path):
+    run = Run(tmp_path / "run")
+    with pytest.raises(RunError, match="there is no run folder") as missing:
+        run.require()
+    assert "orbitset train" in missing.value.hint and missing.value.exit_code == 2
+    run.path.mkdir()
+    with pytest.raises(RunError, match="there is no run folder") as empty:
+        run.require()
+    assert empty.value.hint is None
+    for text in ("{", "[]", "{}"):
+        (run / "config.json").write_text(text)
+        with pytest.raises(
+            RunError, match="config.json is damaged, or belongs to another"
+        ) as caught:
+            run.require()
+        assert caught.value.exit_code == 1

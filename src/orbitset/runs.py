@@ -196,13 +196,16 @@ class Run:
 
     def require(self) -> "Run":
         """This run, or an error that says how to make one."""
-        if not self.exists:
-            raise RunError(
-                f"there is no run folder at {self.path}",
-                hint=f"start one with: orbitset train affine-digits --out {shlex.quote(str(self.path))}",
-                is_usage=True,
-            )
-        return self
+        if self.exists:
+            return self
+        if (self / "config.json").is_file():
+            raise RunError(f"{self / 'config.json'} is damaged, or belongs to another program")
+        start = f"orbitset train affine-digits --out {shlex.quote(str(self.path))}"
+        raise RunError(
+            f"there is no run folder at {self.path}",
+            hint=None if self.path.exists() else f"start one with: {start}",
+            is_usage=True,
+        )
 
     def read_json(self, name: str) -> Any:
         try:

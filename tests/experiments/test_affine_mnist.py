@@ -72,6 +72,7 @@ def test_what_is_cut_down_says_so():
         ({"methods": ["OJ", "oj"]}, "named twice"),
         ({"methods": []}, "at least one method"),
         ({"seeds": 0}, "seeds is 0"),
+        ({"seeds": 10**20}, "give 1 to 1000"),
         ({"epochs": 0}, "above 0"),
         ({"test_images": 1}, "test_images is 1; give at least 20"),
         ({"epochs": float("inf")}, "above 0"),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,8 +102,17 @@ def test_an_interrupted_study_goes_on_where_it_was(done, tmp_path):
 
 
 def test_a_study_is_not_resumed_with_other_settings_nor_overwritten_unasked(done):
-    with pytest.raises(ConfigError, match=r"other settings \(cut_down, seeds, OJ"):
+    with pytest.raises(
+        ConfigError, match=r"other settings \(cut_down: .*, seeds: \(0, 1\) → \(0,\)\)"
+    ):
         run_study(small_study(seeds=(0,)), done, resume=True)
+    turned = replace(stored_study(done), lines=stored_study(done).lines[::-1])
+    with pytest.raises(ConfigError, match="the order of its lines"):
+        run_study(turned, done, resume=True)
+    with pytest.raises(ConfigError, match="ST-STN left out"):
+        run_study(small_study(methods=("OJ",), cut_down="cut down: tiny"), done, resume=True)
+    with pytest.raises(RunError, match="holds a run, not a study"):
+        run_study(small_study(), Run(done / "OJ/seed-0"), resume=True)
     with pytest.raises(RunError, match="already holds a run"):
         run_study(small_study(), done)
     assert done.resume_command.startswith("orbitset reproduce digits-study --resume --out")
@@ -164,6 +174,14 @@ def _lose_a_side(run):
         (
             lambda run: (run / "OJ/seed-0/results.json").write_text("{}"),
             "OJ/seed-0/results.json is damaged",
+        ),
+        (
+            lambda run: (run / "OE/seed-0/environment.json").write_text("[]"),
+            "OE/seed-0/environment.json is damaged",
+        ),
+        (
+            lambda run: (run / "OE/seed-0/config.json").unlink(),
+            "OE/seed-0/config.json is missing or damaged",
         ),
         (
             lambda run: (run / "AE/seed-0/arrays.npz").write_bytes(b""),
@@ -230,11 +248,13 @@ def test_a_resumed_study_says_so_in_its_environment(copied):
     assert len(copied.read_json("environment.json")["resumed"]) == 1
 
 
-@pytest.mark.parametrize("labels", [("OJ, a", "OJ a"), ("...,", "!!")])
-def test_labels_that_cannot_be_folders_are_refused(labels):
+@pytest.mark.parametrize(
+    ("labels", "word"), [(("OJ, a", "OJ a"), "named twice"), (("!!", "OJ"), "give it a letter")]
+)
+def test_labels_that_cannot_be_folders_are_refused(labels, word):
     config = with_settings(affine_digits("OJ"), SMALL)
     lines = tuple(Line(label=label, config=config) for label in labels)
-    with pytest.raises(ConfigError, match="named twice, or has no letter"):
+    with pytest.raises(ConfigError, match=word):
         Study(name="x", lines=lines, seeds=(0,))
 
 

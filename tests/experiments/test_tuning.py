@@ -276,3 +276,12 @@ def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
     with pytest.raises(OrbitsetError, match=r"pip install 'orbitset\[tune\]'"):
         tune(_bases("OJ"), Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_journal_is_named(search, tmp_path):
+    run = Run(tmp_path / "run")
+    shutil.copytree(search[0].path, run.path)
+    (run / "journal.log").write_text("garbage\n")
+    with pytest.raises(RunError, match="journal.log is damaged") as caught:
+        tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
+    assert "remove it" in caught.value.hint

@@ -166,7 +166,7 @@ def test_text_tests_show_each_tests_p_beside_the_interval_over_seeds():
     lines = text_tests(tests, rows).splitlines()
     assert lines[0] == "one-shot accuracy"
     assert re.split(r"  +", lines[1].strip()) == [
-        "difference", "paired-t", "wilcoxon", "95 % over seeds"
+        "difference", "paired-t", "wilcoxon", "score over seeds"
     ]  # fmt: skip
     assert lines[2].split() == ["OJ", "0.610", "–", "0.700"]
     assert lines[-1].split()[-4:] == ["+0.171", "2e-09", "0.033", "–"]

@@ -95,7 +95,7 @@ def test_first_checkpoint_on_a_full_disk_does_not_promise_an_older_one(tmp_path)
             optimizer=optimizer,
             progress={"step": 1},
         )
-    assert caught.value.hint == "make room and start again"
+    assert caught.value.hint == "make room, then run the same command with --resume"
 
 
 def test_saved_model_gives_equal_outputs_and_missing_weights_are_an_error(tmp_path):

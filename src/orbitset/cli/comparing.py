@@ -18,7 +18,7 @@ _FORMATS = ("text", "markdown", "latex", "csv")
 
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Finished runs, or folders of several.")
+        list[Path], typer.Argument(metavar="RUN", help="Finished runs; of a study or a demo, all.")
     ],
     against: Annotated[
         str | None,
@@ -75,19 +75,13 @@ def compare(
 
 
 def _text(compared: "Compared") -> str:
-    from orbitset.report.tables import text_table, text_tests
+    from orbitset.report.tables import tests_heading, text_table, text_tests
 
-    first = compared.tests[0]
-    others = len({test["against"] for test in compared.tests})
-    correction = "p as it is"
-    if others > 1 and first["correction"] != "none":
-        correction = f"p corrected, {first['correction']}"
     return "\n".join(
         [
             text_table(compared.rows),
             "",
-            f"{first['method']} minus each other, paired over {first['repeats']} splits; "
-            f"{correction}",
+            tests_heading(compared.tests),
             "",
             text_tests(compared.tests, compared.rows),
             "",

@@ -61,7 +61,7 @@ def check_flags(resume: bool, overwrite: bool) -> None:
 
 
 def print_results(results: dict[str, Any], as_json: bool) -> None:
-    from orbitset.report.tables import text_table, text_tests
+    from orbitset.report.tables import tests_heading, text_table, text_tests
     from orbitset.runs import without_nan
 
     rows, tests = results["rows"], results.get("tests", [])
@@ -70,7 +70,7 @@ def print_results(results: dict[str, Any], as_json: bool) -> None:
         return
     print(text_table(rows))
     if tests:
-        print(f"\n{text_tests(tests, rows)}\n\n{OVERLAP}")
+        print(f"\n{tests_heading(tests)}\n\n{text_tests(tests, rows)}\n\n{OVERLAP}")
 
 
 def say(message: str) -> None:

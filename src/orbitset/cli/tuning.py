@@ -58,6 +58,10 @@ def tune(
             raise ConfigError(f"{run.path} holds a search of {base.name}, not of {source}")
     else:
         names = METHODS if methods is None else methods.split(",")
+        chosen = [parse_method(name.strip()) for name in names]
+        for method in chosen:
+            if chosen.count(method) > 1:
+                raise ConfigError(f"{method} is named twice; name every method once")
         bases = {
             method: compose_config(
                 source,
@@ -68,7 +72,7 @@ def tune(
                 config_file=None,
                 resumed=None,
             )
-            for method in (parse_method(name.strip()) for name in names)
+            for method in chosen
         }
         search = Search(
             bases=bases,

@@ -56,6 +56,7 @@ PAPER: dict[str, dict[str, float]] = {
 """One-shot accuracy in the paper's table, stopped early as ours"""
 _FEWEST_QUERIES = 20
 """So that both halves of a split have some."""
+_MOST_SEEDS = 1000
 _EARLY = (1 / 8, 1 / 4, 1 / 2)
 
 
@@ -85,13 +86,13 @@ def affine_mnist_study(
     extras: bool = True,
 ) -> Study:
     """The complete experiment, or less of it."""
-    if seeds < 1:
-        raise ConfigError(f"seeds is {seeds}; give at least 1")
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise ConfigError(f"seeds is {seeds}; give 1 to {_MOST_SEEDS}")
     chosen = METHODS if methods is None else tuple(parse_method(name) for name in methods)
     whole = IMAGES / (50_000 * 33)
     length = whole if epochs is None else epochs
     if not 0 < length < math.inf:
-        raise ConfigError(f"epochs is {length}; give a number above 0")
+        raise ConfigError(f"epochs is {length}; give a finite number above 0")
     if test_images is not None and test_images < _FEWEST_QUERIES:
         raise ConfigError(f"test_images is {test_images}; give at least {_FEWEST_QUERIES}")
     lines = [

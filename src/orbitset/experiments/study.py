@@ -51,10 +51,10 @@ class Study:
         labels = [line.label for line in self.lines]
         names = [file_name(label) for label in labels]
         for label, name in zip(labels, names, strict=True):
-            if not name or names.count(name) > 1:
-                raise ConfigError(
-                    f"{label!r} is named twice, or has no letter; name every line once"
-                )
+            if not name:
+                raise ConfigError(f"{label!r} cannot be the name of a folder; give it a letter")
+            if names.count(name) > 1:
+                raise ConfigError(f"{label} is named twice; name every method once")
 
     def runs(self) -> list[tuple[Line, int]]:
         """All first seeds before any second one, so that a table can be had early; points last of all."""
@@ -79,6 +79,8 @@ class Study:
 
     def check(self, line: Line, seed: int, run: Run) -> None:
         """Refuse a run in the place of another: copied, or of an earlier study in the same folder."""
+        if not run.exists and run.has_results:
+            raise RunError(f"{run / 'config.json'} is missing or damaged")
         if run.exists:
             changed = differences(
                 from_dict(ExperimentConfig, run.config), self.config_of(line, seed)
@@ -152,8 +154,13 @@ def run_study(
     description = study.describe()
     if not (resume and run.exists):
         run.check_free(overwrite=overwrite, kind="study")
+    elif run.kind != "study":
+        raise RunError(
+            f"{run.path} holds a {run.kind}, not a study; choose another folder with --out",
+            is_usage=True,
+        )
     elif run.config != description:
-        changed = _changed(run.config, description)
+        changed = _changed(stored_study(run), study)
         raise ConfigError(
             f"{run.path} was started with other settings ({changed})",
             hint="resume with the settings it was started with, or choose another folder with --out",
@@ -182,11 +189,18 @@ def _train_all(study: Study, run: Run, *, device: str, progress: Progress) -> No
         overall.end(index)
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    def lines(config: Mapping[str, Any]) -> dict[str, Any]:
-        return {line["label"]: line for line in config.get("lines", [])}
-
-    before, after = lines(old), lines(new)
-    parts = [key for key in ("name", "cut_down", "seeds") if old.get(key) != new.get(key)]
-    parts += [label for label in {**before, **after} if before.get(label) != after.get(label)]
-    return ", ".join(parts)
+def _changed(old: Study, new: Study) -> str:
+    """What differs, in words."""
+    parts = [
+        f"{name}: {getattr(old, name)} → {getattr(new, name)}"
+        for name in ("name", "cut_down", "seeds")
+        if getattr(old, name) != getattr(new, name)
+    ]
+    before, after = ({line.label: line.config for line in study.lines} for study in (old, new))
+    for label in {**before, **after}:
+        if label not in before or label not in after:
+            parts.append(f"{label} {'added' if label in after else 'left out'}")
+        else:
+            found = differences(before[label], after[label])
+            parts += [f"{label} {'; '.join(found)}"] if found else []
+    return ", ".join(parts) or "the order of its lines"

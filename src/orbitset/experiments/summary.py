@@ -140,9 +140,12 @@ def _environments(run: Run, study: Study) -> list[dict[str, Any]]:
         if not each.has_results:
             continue
         environment = each.read_json("environment.json")
-        for one in [environment, *environment.get("resumed", [])]:
-            torch_version = one.get("versions", {}).get("torch")
-            key = (str(one.get("commit")), str(one.get("device")), str(torch_version))
-            found[key] = found.get(key, 0) + 1
+        try:
+            for one in [environment, *environment.get("resumed", [])]:
+                torch_version = one.get("versions", {}).get("torch")
+                key = (str(one.get("commit")), str(one.get("device")), str(torch_version))
+                found[key] = found.get(key, 0) + 1
+        except (AttributeError, TypeError):
+            raise RunError(f"{each / 'environment.json'} is damaged") from None
     names = ("commit", "device", "torch")
     return [{**dict(zip(names, key, strict=True)), "runs": count} for key, count in found.items()]

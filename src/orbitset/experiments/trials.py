@@ -69,10 +69,17 @@ class Trials:
     ) -> None:
         self._methods, self._run, self._progress = methods, run, progress
         self._num, self._seed = trials, seed
-        storage = _open_storage(run / "journal.log")
-        self._studies = {
-            method: _open_study(storage, method, methods[method]) for method in methods
-        }
+        journal = run / "journal.log"
+        try:
+            storage = _open_storage(journal)
+            self._studies = {
+                method: _open_study(storage, method, methods[method]) for method in methods
+            }
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{journal} is damaged: {error}",
+                hint="remove it and resume: what was trained is in trials/ and is not trained again",
+            ) from None
         self._waiting = [job for method in methods for job in self._interrupted(method)]
         self._begun = Counter({method: len(self._completed(method)) for method in methods})
         self._begun.update(job.method for job in self._waiting)

@@ -101,11 +101,12 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
 def text_tests(tests: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]]) -> str:
     """One method's paired tests against others for a terminal: the mean difference and each test's p.
 
-    The rows' intervals over seeds stand beside, since a test over splits knows nothing of other seeds.
+    Beside stands where each method's own score lies by its seeds (95 %), of which a test over splits knows
+    nothing.
     """
     names = list(dict.fromkeys(test["test"] for test in tests))
     has_seeds = any(row["seeds"] > 1 for row in rows)
-    over_seeds = f"{'95 % over seeds':>17}" if has_seeds else ""
+    over_seeds = f"{'score over seeds':>18}" if has_seeds else ""
     head = "difference" + "".join(f"{name:>12}" for name in names) + over_seeds
     blocks: dict[str, list[tuple[str, str]]] = {}
     for metric, block in _by_metric(rows):
@@ -125,9 +126,20 @@ def text_tests(tests: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]
                     if row.get("seeds_low") is not None
                     else "–"
                 )
-                cells += f"{interval:>17}"
+                cells += f"{interval:>18}"
             blocks[metric].append((row["method"], cells))
     return _aligned(blocks)
+
+
+def tests_heading(tests: Sequence[Mapping[str, Any]]) -> str:
+    """Which way the differences go, and what p was corrected for.
+
+    >>> tests_heading([{"method": "OJ", "repeats": 10, "correction": "bonferroni x 3"}])
+    'OJ minus each other, paired over 10 splits; p corrected, bonferroni x 3'
+    """
+    first = tests[0]
+    how = "p as it is" if first["correction"] == "none" else f"p corrected, {first['correction']}"
+    return f"{first['method']} minus each other, paired over {first['repeats']} splits; {how}"
 
 
 def markdown_table(rows: Sequence[dict[str, Any]]) -> str:

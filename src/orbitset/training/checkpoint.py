@@ -40,7 +40,7 @@ def save_checkpoint(
             f"the checkpoint at step {progress['step']} could not be written: {error.strerror}",
             hint="the previous checkpoint is intact: make room, then run the same command with --resume"
             if path.exists()
-            else "make room and start again",
+            else "make room, then run the same command with --resume",
         ) from None
 
 
