@@ -221,12 +221,20 @@ def test_an_unusable_device_is_named():
     fails(done, 2, "cuda:99")
 
 
+def _started(command):
+    """A process that hears Ctrl-C even where these tests run in the background, which ignores it."""
+    return subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "orbitset", "train", "affine-digits", "--out", str(out)]
-    process = subprocess.Popen(
-        [*command, *SETTINGS, "--set", "train.epochs=50"], stderr=subprocess.PIPE, text=True
-    )
+    process = _started([*command, *SETTINGS, "--set", "train.epochs=50"])
     while not (out / "checkpoint" / "latest.safetensors").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -313,7 +321,7 @@ def test_ten_images_are_enough(tmp_path):
 def test_an_interrupted_demo_goes_on_as_its_message_says(tmp_path):
     out = tmp_path / "my demo"
     command = [sys.executable, "-m", "orbitset", "demo", "--epochs", "0.05", "--out", str(out)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = _started(command)
     while not (out / "OJ" / "checkpoint").exists() and process.poll() is None:
         time.sleep(0.05)
     locked = orbitset("demo", "--overwrite", "--out", out)
