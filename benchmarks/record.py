@@ -36,9 +36,18 @@ def environment(*packages: str) -> dict[str, Any]:
         "hardware": hardware,
         "versions": versions,
         "commit": commit(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", *map(_in_project, sys.argv)]),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _in_project(argument: str) -> str:
+    """A path as it is called from the project's root, without where that lies on this machine."""
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    root = HERE.parent
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
 def commit() -> str | None:

@@ -5,23 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-COMMANDS = (
-    ("demo",),
-    ("train",),
-    ("evaluate",),
-    ("report",),
-    ("reproduce",),
-    ("compare",),
-    ("tune",),
-    ("data", "list"),
-    ("data", "check"),
-)
+from orbitset.cli.main import command_names
+
 PAGE = Path(__file__).parent / "cli.md"
 
 
 def reference() -> str:
     parts = ["# Command line\n\nMade from `--help` by `make docs`.\n"]
-    for command in COMMANDS:
+    for command in command_names():
         done = subprocess.run(
             [sys.executable, "-m", "orbitset", *command, "--help"],
             capture_output=True,

@@ -2,18 +2,16 @@
 
 import gzip
 import json
-import os
 import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
+from orbitset.cli.main import command_names
 from orbitset.config import with_settings
 from orbitset.datasets.mnist import SHA256
 from orbitset.experiments import affine_digits, train
@@ -31,24 +29,6 @@ SMALL = [
 SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
 
 
-def orbitset(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "orbitset", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "80", **environment},
-    )
-
-
-def fails(done, code, *texts):
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("error: ")
-    for text in texts:
-        assert text in done.stderr
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("runs") / "OJ")
@@ -56,28 +36,15 @@ def finished(tmp_path_factory):
     return run
 
 
-COMMANDS = [
-    ("demo",),
-    ("train",),
-    ("evaluate",),
-    ("report",),
-    ("reproduce",),
-    ("compare",),
-    ("tune",),
-    ("data", "list"),
-    ("data", "check"),
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_shows_an_example_and_json(command):
+@pytest.mark.parametrize("command", command_names(), ids=" ".join)
+def test_help_shows_an_example_and_json(orbitset, command):
     done = orbitset(*command, "--help")
     assert done.returncode == 0
     assert f"Example: orbitset {' '.join(command)}" in re.sub(r"\s+", " ", done.stdout)
     assert "--json" in done.stdout
 
 
-def test_train_prints_one_json_object_and_writes_the_run_folder(tmp_path):
+def test_train_prints_one_json_object_and_writes_the_run_folder(orbitset, tmp_path):
     out = tmp_path / "run"
     done = orbitset("train", "affine-digits", "--method", "ae", "--out", out, "--json", *SETTINGS)
     rows = json.loads(done.stdout)["rows"]
@@ -90,21 +57,21 @@ def test_train_prints_one_json_object_and_writes_the_run_folder(tmp_path):
     assert "images/s" in done.stderr
 
 
-def test_a_table_is_printed_without_json(finished):
+def test_a_table_is_printed_without_json(orbitset, finished):
     done = orbitset("report", finished.path)
     assert "one-shot accuracy" in done.stdout
     assert re.search(r"OJ\s+0\.\d{3} ± 0\.\d{3}\s+5 draws, 1 seed", done.stdout)
     assert "report.html" in done.stderr
 
 
-def test_report_rebuilds_the_page_from_the_folder_alone(finished):
+def test_report_rebuilds_the_page_from_the_folder_alone(orbitset, finished):
     (finished / "report.html").unlink(missing_ok=True)
     done = orbitset("report", finished.path, "--json")
     assert json.loads(done.stdout)["rows"] == finished.read_json("results.json")["rows"]
     assert (finished / "report.html").stat().st_size > 10_000
 
 
-def test_evaluate_gives_few_shot_knn_and_probe(finished):
+def test_evaluate_gives_few_shot_knn_and_probe(orbitset, finished):
     more = ["--draws", 3, "--gallery", 200, "--test-images", 50, "--json"]
     done = orbitset("evaluate", finished.path, "--shots", 1, "--shots", 2, *more)
     metrics = {row["metric"] for row in json.loads(done.stdout)["rows"]}
@@ -112,14 +79,14 @@ def test_evaluate_gives_few_shot_knn_and_probe(finished):
     assert "accuracy_2shot_cosine" in metrics
 
 
-def test_data_check_and_list(tmp_path):
+def test_data_check_and_list(orbitset, tmp_path):
     done = orbitset("data", "check", "digits", "--json")
     assert json.loads(done.stdout)["train"] == 997
     done = orbitset("data", "list", "--json", ORBITSET_DATA=str(tmp_path))
     assert json.loads(done.stdout)["data"]["mnist"]["here"] is False
 
 
-def test_demo_trains_three_methods_and_says_what_it_does_not_show(tmp_path):
+def test_demo_trains_three_methods_and_says_what_it_does_not_show(orbitset, fails, tmp_path):
     done = orbitset("demo", "--out", tmp_path / "demo", "--epochs", 0.02, "--json", "--quiet")
     rows = [row for row in json.loads(done.stdout)["rows"] if row["metric"] == "accuracy"]
     assert [row["method"] for row in rows] == ["pixels", "untrained", "OJ", "OT", "AE"]
@@ -130,7 +97,7 @@ def test_demo_trains_three_methods_and_says_what_it_does_not_show(tmp_path):
     fails(orbitset("demo", "--out", tmp_path / "demo"), 2, "already holds a run", "--overwrite")
 
 
-def test_unknown_names_are_usage_errors_with_a_near_name(tmp_path):
+def test_unknown_names_are_usage_errors_with_a_near_name(orbitset, fails, tmp_path):
     out = ["--out", tmp_path / "run"]
     fails(orbitset("train", "afine-mnist", *out), 2, "did you mean affine-mnist?")
     fails(orbitset("train", "affine-digits", "--method", "OI", *out), 2, "'OI'", "did you mean O")
@@ -145,13 +112,13 @@ def test_unknown_names_are_usage_errors_with_a_near_name(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_batch_with_one_orbit_is_refused(tmp_path):
+def test_a_batch_with_one_orbit_is_refused(orbitset, fails, tmp_path):
     setting = ["--set", "orbits.orbits_per_batch=1"]
     done = orbitset("train", "affine-digits", *setting, "--out", tmp_path / "run")
     fails(done, 2, "a batch with one orbit has no negatives")
 
 
-def test_an_existing_run_needs_resume_or_overwrite(finished):
+def test_an_existing_run_needs_resume_or_overwrite(orbitset, fails, finished):
     before = (finished / "model.safetensors").read_bytes()
     arguments = ["train", "affine-digits", "--out", finished.path]
     fails(orbitset(*arguments, *SETTINGS), 2, "already holds a run", "--resume", "--overwrite")
@@ -160,12 +127,12 @@ def test_an_existing_run_needs_resume_or_overwrite(finished):
     assert (finished / "model.safetensors").read_bytes() == before
 
 
-def test_resume_needs_no_settings_again(finished):
+def test_resume_needs_no_settings_again(orbitset, finished):
     done = orbitset("train", "--resume", "--out", finished.path, "--json")
     assert json.loads(done.stdout)["rows"] == finished.read_json("results.json")["rows"]
 
 
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+def test_a_folder_that_is_no_run_is_left_alone(orbitset, fails, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     done = orbitset("train", "affine-digits", "--out", tmp_path, "--overwrite", *SETTINGS)
     fails(done, 2, "holds no run")
@@ -173,7 +140,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     fails(orbitset("report", tmp_path / "nowhere"), 2, "no run folder at")
 
 
-def test_missing_and_damaged_mnist_are_failures_that_say_what_to_do(tmp_path):
+def test_missing_and_damaged_mnist_are_failures_that_say_what_to_do(orbitset, fails, tmp_path):
     folder = tmp_path / "mnist"
     folder.mkdir()
     check = ["data", "check", folder]
@@ -188,7 +155,7 @@ def test_missing_and_damaged_mnist_are_failures_that_say_what_to_do(tmp_path):
     fails(orbitset(*check), 1, f"into {folder}", "train-images-idx3-ubyte.gz")
 
 
-def test_images_that_cannot_be_used_are_failures(tmp_path):
+def test_images_that_cannot_be_used_are_failures(orbitset, fails, tmp_path):
     images = np.random.default_rng(0).random((20, 14, 14)).astype(np.float32)
     path, out = tmp_path / "images.npy", tmp_path / "run"
     for change, text in [
@@ -204,7 +171,7 @@ def test_images_that_cannot_be_used_are_failures(tmp_path):
     assert not out.exists()
 
 
-def test_an_array_of_images_is_trained_in_the_papers_proportions(tmp_path):
+def test_an_array_of_images_is_trained_in_the_papers_proportions(orbitset, tmp_path):
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (60, 14, 14), dtype=np.uint8), np.arange(60) % 3
     np.savez(tmp_path / "mine.npz", images=images, labels=labels)
@@ -216,25 +183,14 @@ def test_an_array_of_images_is_trained_in_the_papers_proportions(tmp_path):
     assert config["orbits"]["affine"]["translation_px"] == 7.5
 
 
-def test_an_unusable_device_is_named():
+def test_an_unusable_device_is_named(orbitset, fails):
     done = orbitset("train", "affine-digits", "--device", "cuda:99", "--out", "nowhere")
     fails(done, 2, "cuda:99")
 
 
-def _started(command):
-    """A process that hears Ctrl-C even where these tests run in the background, which ignores it."""
-    return subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_saves_and_says_how_to_go_on(start, tmp_path):
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "orbitset", "train", "affine-digits", "--out", str(out)]
-    process = _started([*command, *SETTINGS, "--set", "train.epochs=50"])
+    process = start("train", "affine-digits", "--out", out, *SETTINGS, "--set", "train.epochs=50")
     while not (out / "checkpoint" / "latest.safetensors").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -244,13 +200,13 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert "Traceback" not in error
 
 
-def test_errors_have_no_colour_codes_and_version_is_printed():
+def test_errors_have_no_colour_codes_and_version_is_printed(orbitset):
     done = orbitset("train", "nothing-of-that-name", NO_COLOR="1")
     assert "\x1b" not in done.stderr
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", orbitset("--version").stdout)
 
 
-def test_files_of_others_survive_overwriting_and_refusals(finished, tmp_path):
+def test_files_of_others_survive_overwriting_and_refusals(orbitset, fails, finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished.path, run)
     mine = ["notes.txt", "checkpoint/old.bin", "figures/mine.png", ".dl.part"]
@@ -272,7 +228,7 @@ def test_files_of_others_survive_overwriting_and_refusals(finished, tmp_path):
     assert sorted(path.name for path in other.iterdir()) == before
 
 
-def test_finished_run_that_lost_a_file_is_mended_by_resume(finished, tmp_path):
+def test_finished_run_that_lost_a_file_is_mended_by_resume(orbitset, finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished.path, run)
     for name in ("model.safetensors", "environment.json", "arrays.npz"):
@@ -292,14 +248,16 @@ def test_finished_run_that_lost_a_file_is_mended_by_resume(finished, tmp_path):
         ("metrics.jsonl", "[]\n"),
     ],
 )
-def test_damaged_run_folders_are_failures_without_a_traceback(finished, tmp_path, name, content):
+def test_damaged_run_folders_are_failures_without_a_traceback(
+    orbitset, fails, finished, tmp_path, name, content
+):
     run = tmp_path / "run"
     shutil.copytree(finished.path, run)
     (run / name).write_text(content)
     fails(orbitset("report", run), 1, "damaged")
 
 
-def test_odd_values_are_refused_without_a_traceback(finished, tmp_path):
+def test_odd_values_are_refused_without_a_traceback(orbitset, fails, finished, tmp_path):
     fails(orbitset("evaluate", finished.path, "--shots", 0), 2, "shots is 0")
     out = ["--out", tmp_path / "run"]
     huge = ["--set", "loss.margin=1" + "0" * 400]
@@ -312,16 +270,15 @@ def test_odd_values_are_refused_without_a_traceback(finished, tmp_path):
     fails(orbitset("train", "--resume", *out), 2, "no run folder at")
 
 
-def test_ten_images_are_enough(tmp_path):
+def test_ten_images_are_enough(orbitset, tmp_path):
     np.save(tmp_path / "ten.npy", np.zeros((10, 14, 14), np.uint8))
     done = orbitset("train", tmp_path / "ten.npy", "--out", tmp_path / "run", *SETTINGS)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_interrupted_demo_goes_on_as_its_message_says(tmp_path):
+def test_an_interrupted_demo_goes_on_as_its_message_says(orbitset, start, fails, tmp_path):
     out = tmp_path / "my demo"
-    command = [sys.executable, "-m", "orbitset", "demo", "--epochs", "0.05", "--out", str(out)]
-    process = _started(command)
+    process = start("demo", "--epochs", 0.05, "--out", out)
     while not (out / "OJ" / "checkpoint").exists() and process.poll() is None:
         time.sleep(0.05)
     locked = orbitset("demo", "--overwrite", "--out", out)

@@ -1,9 +1,6 @@
 """`orbitset reproduce` and reports of studies, as processes."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -25,22 +22,6 @@ SMALL = [
 ]
 
 
-def orbitset(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "orbitset", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "80", **environment},
-    )
-
-
-def fails(done, code, *texts):
-    assert done.returncode == code, done.stderr
-    assert done.stdout == "" and "Traceback" not in done.stderr
-    for text in texts:
-        assert text in done.stderr
-
-
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("studies") / "run")
@@ -49,7 +30,7 @@ def study(tmp_path_factory):
     return run
 
 
-def test_a_report_is_computed_from_the_metrics_and_not_from_old_results(study):
+def test_a_report_is_computed_from_the_metrics_and_not_from_old_results(orbitset, study):
     done = orbitset("report", study.path, "--json")
     rows = json.loads(done.stdout)["rows"]
     (study / "results.json").write_text(json.dumps({"rows": []}))
@@ -61,13 +42,13 @@ def test_a_report_is_computed_from_the_metrics_and_not_from_old_results(study):
     assert names == {f"results.{end}" for end in ("md", "tex", "csv", "json")} | {"tests.csv"}
 
 
-def test_a_table_says_what_was_repeated_and_stays_narrow(study):
+def test_a_table_says_what_was_repeated_and_stays_narrow(orbitset, study):
     done = orbitset("report", study.path)
     assert "3 splits, 1 seed" in done.stdout and "cut down: tiny" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_wrong_wishes_are_refused_before_anything_is_written(tmp_path, study):
+def test_wrong_wishes_are_refused_before_anything_is_written(orbitset, fails, tmp_path, study):
     out = ["--out", tmp_path / "run"]
     reproduce = ["reproduce", "affine-mnist", *out]
     fails(orbitset("reproduce", "afine-mnist", *out), 2, "did you mean affine-mnist?")
@@ -81,13 +62,13 @@ def test_wrong_wishes_are_refused_before_anything_is_written(tmp_path, study):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_study_is_neither_evaluated_nor_trained_as_a_run(study):
+def test_a_study_is_neither_evaluated_nor_trained_as_a_run(orbitset, fails, study):
     fails(orbitset("evaluate", study.path), 1, "name one of them")
     done = orbitset("train", "--resume", "--out", study.path)
     fails(done, 2, "orbitset reproduce small --resume")
 
 
-def test_an_unfinished_study_says_how_to_go_on(tmp_path, study):
+def test_an_unfinished_study_says_how_to_go_on(orbitset, fails, tmp_path, study):
     run = Run(tmp_path / "run")
     run.create(study.config)
     fails(
@@ -96,7 +77,7 @@ def test_an_unfinished_study_says_how_to_go_on(tmp_path, study):
 
 
 @pytest.mark.skipif(not is_mnist_folder(data_root() / "mnist"), reason="MNIST is not here")
-def test_two_methods_of_the_papers_experiment_go_through(tmp_path):
+def test_two_methods_of_the_papers_experiment_go_through(orbitset, tmp_path):
     cut = ["--epochs", 0.0004, "--seeds", 1, "--test-images", 200, "--methods", "AE,OT-STN"]
     done = orbitset("reproduce", "affine-mnist", *cut, "--out", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr

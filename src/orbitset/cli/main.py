@@ -5,7 +5,7 @@ Commands parse and print. Progress and messages go to stderr, data to stdout.
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +32,16 @@ for command in (single.demo, single.train, single.evaluate, single.report, studi
 app.command()(compare)
 app.command()(tune)
 app.add_typer(data.app, name="data")
+
+
+def command_names() -> list[tuple[str, ...]]:
+    """Every command there is, with the group it is in."""
+    root: Any = typer.main.get_command(app)
+    names: list[tuple[str, ...]] = []
+    for name, command in root.commands.items():
+        inside = getattr(command, "commands", None)
+        names += [(name,)] if inside is None else [(name, each) for each in inside]
+    return names
 
 
 @app.callback(invoke_without_command=True)
