@@ -84,10 +84,20 @@ def retrieve(
     has_equals = bool((identity_N != torch.arange(num, device=points.device)).any())
     squares = points.square().sum(1)
     rows = torch.arange(num, device=points.device)
-    found: list[tuple[Tensor, ...]] = []
-    for chunk in rows.split(max(1, _CHUNK_BYTES // (8 * num))):
+    chunks = rows.split(max(1, _CHUNK_BYTES // (8 * num)))
+    # Places for all results and one for distances: small results left between large blocks that are freed
+    # would keep the next blocks from fitting there, and memory would grow with every chunk.
+    place = points.new_empty(len(chunks[0]), num)
+    found = Retrieval(
+        nearest_QK=rows.new_empty(num, k),
+        is_hit_QK=torch.empty(num, k, dtype=torch.bool, device=rows.device),
+        candidates_Q=rows.new_empty(num),
+        relevant_Q=rows.new_empty(num),
+        average_precision_Q=points.new_empty(num) if whole_ranking else None,
+    )
+    for chunk in chunks:
         # |q|² is the same in a row
-        distance = torch.addmm(squares, points[chunk], points.T, alpha=-2)
+        distance = torch.addmm(squares, points[chunk], points.T, alpha=-2, out=place[: len(chunk)])
         if has_equals:  # they must tie, whatever the rounding
             distance = distance[:, identity_N]
         removed = chunk[:, None] == rows
@@ -95,34 +105,33 @@ def retrieve(
             own = {name: factors[name].to(points.device) for name in exclude.names()}
             removed |= exclude.holds({name: ids[chunk] for name, ids in own.items()}, own)
         relevant = (codes.labels[chunk][:, None] == codes.labels) & ~removed
-        found.append(
-            _rank(distance.masked_fill_(removed, torch.inf), removed, relevant, k, whole_ranking)
-        )
-    nearest, is_hit, candidates, num_relevant, precision = (
-        torch.cat(parts) for parts in zip(*found, strict=True)
-    )
-    return Retrieval(
-        nearest, is_hit, candidates, num_relevant, precision if whole_ranking else None
-    )
+        _rank(distance.masked_fill_(removed, torch.inf), removed, relevant, k, found, chunk)
+    return found
 
 
 def _rank(
-    distance_QG: Tensor, removed_QG: Tensor, relevant_QG: Tensor, k: int, whole_ranking: bool
-) -> tuple[Tensor, ...]:
-    candidates = (~removed_QG).sum(1)
-    num_relevant = relevant_QG.sum(1)
-    if whole_ranking:
+    distance_QG: Tensor,
+    removed_QG: Tensor,
+    relevant_QG: Tensor,
+    k: int,
+    found: Retrieval,
+    queries: Tensor,
+) -> None:
+    """Write what a few queries find into its place."""
+    found.candidates_Q[queries] = (~removed_QG).sum(1)
+    found.relevant_Q[queries] = relevant_QG.sum(1)
+    if found.average_precision_Q is not None:
         order = distance_QG.argsort(dim=1, stable=True)
         nearest = order[:, :k]
         hits = relevant_QG.gather(1, order)
         place = torch.arange(1, hits.shape[1] + 1, device=hits.device)
-        precision = (hits * hits.cumsum(1) / place).sum(1) / num_relevant
+        precision = (hits * hits.cumsum(1) / place).sum(1) / found.relevant_Q[queries]
+        found.average_precision_Q[queries] = precision.to(found.average_precision_Q)
     else:
         nearest = _first_nearest(distance_QG, k)
-        precision = distance_QG.new_zeros(len(distance_QG))
-    is_left = torch.arange(k, device=nearest.device) < candidates[:, None]
-    is_hit = relevant_QG.gather(1, nearest) & is_left
-    return nearest.where(is_left, -1), is_hit, candidates, num_relevant, precision
+    is_left = torch.arange(k, device=nearest.device) < found.candidates_Q[queries][:, None]
+    found.is_hit_QK[queries] = relevant_QG.gather(1, nearest) & is_left
+    found.nearest_QK[queries] = nearest.where(is_left, -1)
 
 
 def _first_nearest(distance_QG: Tensor, k: int) -> Tensor:

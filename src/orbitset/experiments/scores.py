@@ -117,8 +117,14 @@ def paired_tests(
     by_split = {label: of_label.by_split.tolist() for label, of_label in scores.items()}
     rows = []
     for test in get_args(Test):
-        # both halves of a split are of one size
-        found = compare_with(reference, by_split, test=test, tested=1, trained=1)
+        found = compare_with(
+            reference,
+            by_split,
+            test=test,
+            correction="none",
+            tested=1,
+            trained=1,  # halves
+        )
         missing = [1.0] * max(0, (comparisons or 0) - len(found))
         p = [one.test.p for one in found] + missing
         corrected = {name: adjusted_p(p, name) for name in ("bonferroni", "holm", "none")}

@@ -38,7 +38,7 @@ _DEATHS = 3
 
 
 @dataclass(frozen=True)
-class Tuned:
+class MethodSearch:
     """A method: what all its trials have in common, and the space in which they differ."""
 
     base: ExperimentConfig
@@ -60,7 +60,7 @@ class Trials:
 
     def __init__(
         self,
-        methods: Mapping[Method, Tuned],
+        methods: Mapping[Method, MethodSearch],
         run: Run,
         *,
         trials: int,
@@ -259,7 +259,7 @@ def _open_storage(journal: Path) -> "optuna.storages.JournalStorage":
 
 
 def _open_study(
-    storage: "optuna.storages.JournalStorage", method: Method, tuned: Tuned
+    storage: "optuna.storages.JournalStorage", method: Method, search: MethodSearch
 ) -> "optuna.Study":
     import optuna
 
@@ -267,6 +267,6 @@ def _open_study(
         study_name=method, storage=storage, direction="maximize", load_if_exists=True
     )
     if not study.trials:
-        own = own_values(tuned.base)
-        study.enqueue_trial({dimension.name: own[dimension.name] for dimension in tuned.space})
+        own = own_values(search.base)
+        study.enqueue_trial({dimension.name: own[dimension.name] for dimension in search.space})
     return study

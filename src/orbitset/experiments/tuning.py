@@ -16,7 +16,7 @@ from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.methods import Method, parse_method
 from orbitset.experiments.search_space import space_of
 from orbitset.experiments.single import load_data
-from orbitset.experiments.trials import Trials, Tuned, train_one_by_one, train_side_by_side
+from orbitset.experiments.trials import MethodSearch, Trials, train_one_by_one, train_side_by_side
 from orbitset.runs import Run
 from orbitset.training.progress import Progress, Silent
 
@@ -50,7 +50,7 @@ class Search:
                     hint="--methods, --images and --seed say what is trained, validation images score it",
                 )
 
-    def tuned(self, base: ExperimentConfig) -> Tuned:
+    def of_method(self, base: ExperimentConfig) -> MethodSearch:
         """A method's trials: of the length asked for, and scored on validation images."""
         evaluation = replace(base.evaluation, on="validation", tsne_points=0)
         base = replace(base, seed=self.seed, evaluation=evaluation)
@@ -59,7 +59,7 @@ class Search:
             raise ConfigError("settings are chosen by accuracy, and these images have no labels")
         epochs = self.images / (len(splits.train) * base.orbits.members)
         base = replace(base, train=replace(base.train, epochs=epochs))
-        return Tuned(base, space_of(base, len(splits.train), self.fixed))
+        return MethodSearch(base, space_of(base, len(splits.train), self.fixed))
 
 
 def tune(
@@ -87,7 +87,7 @@ def tune(
     progress = progress or Silent()
     is_resumed = resume and run.exists
     _check_folder(run, is_resumed=is_resumed)
-    methods = {method: search.tuned(base) for method, base in bases.items()}
+    methods = {method: search.of_method(base) for method, base in bases.items()}
     description = _describe(search, methods)
     if is_resumed:
         _check_same(run, search, description)
@@ -145,7 +145,7 @@ def _check_folder(run: Run, *, is_resumed: bool) -> None:
     run.check_free(overwrite=is_resumed, kind="search")
 
 
-def _describe(search: Search, methods: Mapping[Method, Tuned]) -> dict[str, Any]:
+def _describe(search: Search, methods: Mapping[Method, MethodSearch]) -> dict[str, Any]:
     """What config.json holds."""
     return {
         "name": next(iter(search.bases.values())).name,

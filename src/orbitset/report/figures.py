@@ -72,12 +72,12 @@ def accuracy_curves(
 def rectification_grid(arrays: dict[str, np.ndarray], decoded: str = "rectified") -> Figure:
     """Canonical, transformed and rectified test images, a column each."""
     labels = {"canonical": "canonical", "transformed": "transformed", "rectified": decoded}
-    return _grid([(label, arrays[key]) for key, label in labels.items()])
+    return image_rows([(label, arrays[key]) for key, label in labels.items()])
 
 
 def member_strips(members: np.ndarray) -> Figure:
     """Members of a few orbits, an orbit per row, the canonical one first."""
-    return _grid([(f"orbit {row + 1}", images) for row, images in enumerate(members)])
+    return image_rows([(f"orbit {row + 1}", images) for row, images in enumerate(members)])
 
 
 def tsne_map(points: np.ndarray, labels: np.ndarray, title: str) -> Figure:
@@ -154,11 +154,6 @@ def invariance_curves(arrays: dict[str, np.ndarray], margin: float | None, title
     return figure
 
 
-def image_rows(rows: Sequence[tuple[str, np.ndarray]]) -> Figure:
-    """Labelled rows of images, (columns, channels, height, width) uint8 each."""
-    return _grid(rows)
-
-
 def image_columns(columns: Sequence[tuple[str, np.ndarray]]) -> Figure:
     """The same turned round: a labelled column per kind, a row per image."""
     count = len(columns[0][1])
@@ -178,7 +173,7 @@ def image_columns(columns: Sequence[tuple[str, np.ndarray]]) -> Figure:
     return figure
 
 
-def _grid(rows: Sequence[tuple[str, np.ndarray]]) -> Figure:
+def image_rows(rows: Sequence[tuple[str, np.ndarray]]) -> Figure:
     """Labelled rows of images, (columns, channels, height, width) uint8 each."""
     columns = len(rows[0][1])
     label_in = 1.0
