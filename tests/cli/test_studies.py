@@ -83,6 +83,5 @@ def test_two_methods_of_the_papers_experiment_go_through(orbitset, tmp_path):
     assert done.returncode == 0, done.stderr
     methods = {row["method"] for row in json.loads(done.stdout)["rows"]}
     assert methods == {"pixels", "untrained", "AE", "OT-STN"}
-    assert all(
-        "cut down: 0.0004 epochs" in row["cut_down"] for row in json.loads(done.stdout)["rows"]
-    )
+    mark = "cut down: 2 of 8 methods, 0.0004 epochs instead of"
+    assert all(row["cut_down"].startswith(mark) for row in json.loads(done.stdout)["rows"])
