@@ -1,8 +1,18 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and where those go that can be made again."""
 
 import os
 import re
+import tempfile
 from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """The user's folder for what can be fetched or made again."""
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        root = Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
+    return root / "orbitset"
 
 
 def file_name(label: str) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from orbitset.datasets.images import ImageSet, Splits
 from orbitset.errors import DataError
-from orbitset.files import write_atomically
+from orbitset.files import cache_folder, write_atomically
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -37,7 +37,7 @@ def data_root() -> Path:
     """The folder that holds data sets: $ORBITSET_DATA, or a cache folder of the user's."""
     if root := os.environ.get("ORBITSET_DATA"):
         return Path(root)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orbitset"
+    return cache_folder()
 
 
 def load_mnist(

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orbitset.files import write_atomically
+from orbitset.files import cache_folder, write_atomically
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _FOLDER = Path(__file__).parent
@@ -120,7 +119,7 @@ def arch_of(device: torch.device | int) -> str:
 def cached_cubin(text: str, arch: str) -> bytes:
     """As `compile_cubin`, but compiled once per machine."""
     key = repr((text, arch, nvrtc_version()))
-    path = _cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
+    path = cache_folder() / "kernels" / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
     try:
         return path.read_bytes()
     except OSError:
@@ -128,14 +127,6 @@ def cached_cubin(text: str, arch: str) -> bytes:
     with contextlib.suppress(OSError):  # a cache that cannot be written is only slower
         write_atomically(path, cubin)
     return cubin
-
-
-def _cache_folder() -> Path:
-    try:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user without a home
-        root = Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
-    return root / "orbitset" / "kernels"
 
 
 @functools.cache

@@ -3,13 +3,16 @@
 from orbitset.orbits.affine import AffineRanges, sample_affine, warp
 from orbitset.orbits.batches import Batch, OrbitBatches
 from orbitset.orbits.computed import AffineOrbits, OrbitConfig
+from orbitset.orbits.observed import ObservedOrbits, group_orbits
 
 __all__ = [
     "AffineOrbits",
     "AffineRanges",
     "Batch",
+    "ObservedOrbits",
     "OrbitBatches",
     "OrbitConfig",
+    "group_orbits",
     "sample_affine",
     "warp",
 ]

@@ -1,16 +1,18 @@
 """Batches of P orbits x K members. Batch i is a pure function of the seed and i, so resuming is counting.
 
-An epoch shows every member of every orbit once. It is made of passes; a pass visits every orbit once, in a
-new order, with members not yet shown. Each orbit's members are shuffled anew for every epoch and cut into
-M // K stretches that differ in length by at most one: of 33 members with K = 4, seven stretches of 4 and one
-of 5, so that none is too short to hold a pair. The batches of a pass differ by at most one orbit, and none is
-left with a single orbit unless that was asked for.
+An epoch is made of passes (`epochs.py`); a pass visits orbits in a new order, with members not yet shown. The
+batches of a pass differ by at most one orbit, and none is left with a single orbit unless that was asked for.
+An epoch shows every member of every orbit once where orbits have one size, as those that are computed do.
 
 Shapes: N orbits, M members per orbit, B = P*K images in a batch.
 """
 
+import bisect
+import functools
+import itertools
 import math
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,11 +20,15 @@ import torch
 from torch import Tensor
 
 from orbitset.errors import ConfigError
+from orbitset.orbits.epochs import EqualPasses, UnequalPasses, Weighting
 from orbitset.seeds import stable_seed, stream
+
+_AHEAD = 4
+"""Batches whose images are fetched at once where they are streamed"""
 
 
 class Orbits(Protocol):
-    """What batches need to know of orbits; computed orbits are one kind."""
+    """What batches need to know of orbits. Those of many sizes have a `size_N` besides."""
 
     labels_N: Tensor | None
     num_members: int
@@ -38,7 +44,7 @@ class Orbits(Protocol):
 
     def show(self, orbit_B: Tensor, drawn_B: Tensor) -> Tensor: ...
 
-    def canonical(self, orbit_B: Tensor) -> Tensor: ...
+    def canonical(self, orbit_B: Tensor, drawn_B: Tensor | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -87,30 +93,50 @@ class OrbitBatches:
         *,
         orbits_per_batch: int,
         members_per_batch: int,
+        weighting: Weighting = "orbit",
         seed: int = 0,
         position: int = 0,
     ) -> None:
+        """Where orbits have many sizes, `weighting` says what is shown equally often: orbits, or images."""
         if not 1 <= orbits_per_batch <= len(orbits):
             raise ConfigError(
                 f"orbits_per_batch is {orbits_per_batch} but there are {len(orbits)} orbits; "
                 f"give 1 to {len(orbits)}"
             )
-        if not 1 <= members_per_batch <= orbits.num_members:
-            raise ConfigError(
-                f"members_per_batch is {members_per_batch} but orbits have {orbits.num_members} "
-                f"members; give 1 to {orbits.num_members}"
-            )
         self.orbits = orbits
-        self.members_per_batch = members_per_batch
         self.seed = seed
         self.position = position
-        self.batches_per_pass = math.ceil(len(orbits) / orbits_per_batch)
-        if orbits_per_batch > 1:
-            self.batches_per_pass = min(self.batches_per_pass, max(1, len(orbits) // 2))
-        self.passes_per_epoch = orbits.num_members // members_per_batch
-        self.max_members = math.ceil(orbits.num_members / self.passes_per_epoch)
+        self._is_streamed = bool(getattr(orbits, "is_streamed", False))
+        self._chosen_on = torch.device("cpu") if self._is_streamed else orbits.device
+        size_N: Tensor | None = getattr(orbits, "size_N", None)
+        most = orbits.num_members if size_N is None else int(size_N.max())
+        if not 1 <= members_per_batch <= most:
+            raise ConfigError(
+                f"members_per_batch is {members_per_batch} but orbits have {most} "
+                f"members; give 1 to {most}"
+            )
+        self._passes: EqualPasses | UnequalPasses
+        self._size_N: Tensor | None = None
+        if size_N is None or bool((size_N == most).all()):
+            self._passes = EqualPasses(len(orbits), most, members_per_batch)
+        else:
+            self._size_N = size_N.to(self._chosen_on)
+            self._passes = UnequalPasses(
+                size_N,
+                members_per_batch=members_per_batch,
+                orbits_per_batch=orbits_per_batch,
+                weighting=weighting,
+                seed=seed,
+            )
+        self.max_members = self._passes.widest
+        visited = [self._passes.num_visited(number) for number in range(self._passes.count)]
+        self._batches = [_batches_of(count, orbits_per_batch) for count in visited]
+        self._batches_before = [0, *itertools.accumulate(self._batches)]
+        shown = (count * self._passes.width(number) for number, count in enumerate(visited))
+        self._images_before = [0, *itertools.accumulate(shown)]
         self._shuffled: tuple[int, Tensor] | None = None
         self._order: tuple[int, Tensor] | None = None
+        self._ahead: dict[int, Future[Drawn]] = {}
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
@@ -124,7 +150,11 @@ class OrbitBatches:
 
     @property
     def images_per_epoch(self) -> int:
-        return len(self.orbits) * self.orbits.num_members
+        return self._images_before[-1]
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self._batches_before[-1]
 
     @property
     def epoch(self) -> float:
@@ -133,18 +163,16 @@ class OrbitBatches:
 
     def images_before(self, position: int) -> int:
         """How many images the batches 0 to position - 1 hold together."""
-        passes, index = divmod(position, self.batches_per_pass)
-        epochs, pass_in_epoch = divmod(passes, self.passes_per_epoch)
-        start, stop = self._stretch(pass_in_epoch)
-        whole = epochs * self.images_per_epoch + len(self.orbits) * start
-        return whole + self._orbits_before(index) * (stop - start)
+        epochs, number, index = self._place(position)
+        within = self._orbits_before(number, index) * self._passes.width(number)
+        return epochs * self.images_per_epoch + self._images_before[number] + within
 
     def position_at(self, epochs: float) -> int:
         """The first position by which at least this many epochs have been shown."""
         if not 0 <= epochs < math.inf:
             raise ConfigError(f"epochs is {epochs}; give a number of at least 0")
         images = math.ceil(round(epochs * self.images_per_epoch, 6))
-        low, high = 0, self.batches_per_pass * self.passes_per_epoch * (math.floor(epochs) + 1)
+        low, high = 0, self.batches_per_epoch * (math.floor(epochs) + 1)
         while low < high:
             middle = (low + high) // 2
             if self.images_before(middle) < images:
@@ -158,14 +186,23 @@ class OrbitBatches:
         return self.show(self.draw(index))
 
     def draw(self, index: int) -> Drawn:
-        """Choose what batch number `index` shows."""
-        orbit_P, member_PK = self.indices(index)
+        """Choose what batch number `index` shows; where images are streamed, begin to fetch the next ones."""
+        if not self._is_streamed:
+            return self._draw(index, *self.indices(index))
+        for ahead in range(index, index + _AHEAD):
+            if ahead not in self._ahead:
+                self._ahead[ahead] = _workers().submit(self._draw, ahead, *self.indices(ahead))
+        drawn = self._ahead.pop(index).result()
+        self._ahead = {at: one for at, one in self._ahead.items() if index < at < index + _AHEAD}
+        return drawn
+
+    def _draw(self, index: int, orbit_P: Tensor, member_PK: Tensor) -> Drawn:
         orbit_B = orbit_P.repeat_interleave(member_PK.shape[1])
         drawn_B = self.orbits.draw(
             orbit_B, member_PK.flatten(), generator=stream("fresh", self.seed, index)
         )
         seed = stable_seed("batch", self.seed, index)
-        return Drawn(orbit_B, drawn_B, member_PK.shape[1], seed)
+        return Drawn(_copied(orbit_B, self.orbits.device), drawn_B, member_PK.shape[1], seed)
 
     def show(self, drawn: Drawn) -> Batch:
         """Make the images of what was drawn. Works on the device alone, so that it can be replayed."""
@@ -174,7 +211,9 @@ class OrbitBatches:
         return Batch(
             images=self.orbits.show(drawn.orbits, drawn.members),
             orbits=drawn.orbits,
-            canonical=self.orbits.canonical(drawn.orbits[::count]).repeat_interleave(count, 0),
+            canonical=self.orbits.canonical(
+                drawn.orbits[::count], drawn.members[::count]
+            ).repeat_interleave(count, 0),
             labels=None if labels is None else labels[drawn.orbits],
             max_members=self.max_members,
             seed=drawn.seed,
@@ -182,36 +221,74 @@ class OrbitBatches:
 
     def indices(self, index: int) -> tuple[Tensor, Tensor]:
         """Which orbits, (P,), and which members of each, (P, K), batch number `index` shows."""
-        passes, index_in_pass = divmod(index, self.batches_per_pass)
-        epoch, pass_in_epoch = divmod(passes, self.passes_per_epoch)
-        first, last = self._orbits_before(index_in_pass), self._orbits_before(index_in_pass + 1)
-        orbit_P = self._pass_order(passes)[first:last]
-        start, stop = self._stretch(pass_in_epoch)
-        return orbit_P, self._shuffled_members(epoch)[orbit_P, start:stop]
+        epoch, number, index_in_pass = self._place(index)
+        first = self._orbits_before(number, index_in_pass)
+        last = self._orbits_before(number, index_in_pass + 1)
+        orbit_P = self._pass_order(epoch, number)[first:last]
+        return orbit_P, self._members(epoch, orbit_P, self._passes.slots(number, orbit_P))
 
-    def _orbits_before(self, index_in_pass: int) -> int:
-        return index_in_pass * len(self.orbits) // self.batches_per_pass
+    def _place(self, index: int) -> tuple[int, int, int]:
+        """Epoch, pass in it and batch in that of a batch."""
+        epoch, within = divmod(index, self.batches_per_epoch)
+        number = bisect.bisect_right(self._batches_before, within) - 1
+        return epoch, number, within - self._batches_before[number]
 
-    def _stretch(self, pass_in_epoch: int) -> tuple[int, int]:
-        members, passes = self.orbits.num_members, self.passes_per_epoch
-        return pass_in_epoch * members // passes, (pass_in_epoch + 1) * members // passes
+    def _orbits_before(self, number: int, index_in_pass: int) -> int:
+        return index_in_pass * self._passes.num_visited(number) // self._batches[number]
 
-    def _pass_order(self, number: int) -> Tensor:
-        if self._order is None or self._order[0] != number:
-            order = torch.randperm(len(self.orbits), generator=stream("order", self.seed, number))
-            self._order = (number, self._on_device(order))
+    def _pass_order(self, epoch: int, number: int) -> Tensor:
+        passed = epoch * self._passes.count + number
+        if self._order is None or self._order[0] != passed:
+            visited = self._passes.visited(number)
+            order = torch.randperm(len(visited), generator=stream("order", self.seed, passed))
+            self._order = (passed, self._where_chosen(visited[order]))
         return self._order[1]
 
+    def _members(self, epoch: int, orbit_P: Tensor, slot_PK: Tensor) -> Tensor:
+        """What lies in the slots of the orbits, their members being shuffled for the epoch."""
+        if self._size_N is None:
+            return self._shuffled_members(epoch)[orbit_P[:, None], slot_PK]
+        first_N = self._size_N.cumsum(0) - self._size_N
+        within = slot_PK % self._size_N[orbit_P, None]
+        return self._shuffled_members(epoch)[first_N[orbit_P, None] + within]
+
     def _shuffled_members(self, epoch: int) -> Tensor:
+        """The numbers of each orbit's members in a new order, a row each or, of many sizes, end to end."""
         if self._shuffled is None or self._shuffled[0] != epoch:
-            shape = (len(self.orbits), self.orbits.num_members)
-            keys = torch.rand(shape, generator=stream("members", self.seed, epoch))
-            order = self._on_device(keys).argsort(dim=1, stable=True)
+            generator = stream("members", self.seed, epoch)
+            if self._size_N is None:
+                keys = torch.rand(len(self.orbits), self.orbits.num_members, generator=generator)
+                order = self._where_chosen(keys).argsort(dim=1, stable=True)
+            else:
+                order = self._where_chosen(_shuffled(self._size_N.cpu(), generator))
             self._shuffled = (epoch, order)
         return self._shuffled[1]
 
-    def _on_device(self, drawn: Tensor) -> Tensor:
-        """Copied without waiting for what the device is doing."""
-        if self.orbits.device.type == "cuda":
-            return drawn.pin_memory().to(self.orbits.device, non_blocking=True)
-        return drawn.to(self.orbits.device)
+    def _where_chosen(self, drawn: Tensor) -> Tensor:
+        return _copied(drawn, self._chosen_on)
+
+
+def _shuffled(size_N: Tensor, generator: torch.Generator) -> Tensor:
+    """The numbers 0 to size - 1 of each orbit in a random order, end to end."""
+    orbit_M = torch.arange(len(size_N)).repeat_interleave(size_N)
+    by_key = torch.rand(len(orbit_M), generator=generator).argsort()
+    first_M = (size_N.cumsum(0) - size_N).repeat_interleave(size_N)
+    return by_key[orbit_M[by_key].argsort(stable=True)] - first_M
+
+
+def _copied(drawn: Tensor, device: torch.device) -> Tensor:
+    """Copied without waiting for what the device is doing."""
+    if device.type == "cuda" and drawn.device.type == "cpu":
+        return drawn.pin_memory().to(device, non_blocking=True)
+    return drawn.to(device)
+
+
+def _batches_of(num_orbits: int, orbits_per_batch: int) -> int:
+    """Into how many batches a pass is cut."""
+    batches = math.ceil(num_orbits / orbits_per_batch)
+    return batches if orbits_per_batch == 1 else min(batches, max(1, num_orbits // 2))
+
+
+@functools.cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AHEAD, thread_name_prefix="orbitset-images")

@@ -123,8 +123,9 @@ class AffineOrbits:
         """The chosen member of each chosen orbit. Fresh orbits draw new ones from the generator instead."""
         return self.show(orbit_B, self.draw(orbit_B, member_B, generator=generator))
 
-    def canonical(self, orbit_B: Tensor) -> Tensor:
+    def canonical(self, orbit_B: Tensor, drawn_B: Tensor | None = None) -> Tensor:
         """The original image of each chosen orbit, unmoved in the middle of the canvas."""
+        del drawn_B
         return self.show(orbit_B, self._identity.expand(len(orbit_B), 5))
 
 

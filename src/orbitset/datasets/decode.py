@@ -1,0 +1,211 @@
+"""From a table of image files to uint8 images of one size, decoded once and kept.
+
+What was decoded lies in the user's cache folder, found again by the names, sizes and times of the files it
+came from, together with the problems that were found. It is mapped into memory rather than read, so that a
+set larger than memory can be used.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from orbitset.datasets.observed import ObservedImages
+from orbitset.datasets.table import Box, ImageTable, OnProblem, Problem
+from orbitset.errors import ConfigError, DataError
+from orbitset.files import cache_folder, write_atomically
+
+_VERSION = 1
+"""Raised whenever the same files would give other pixels."""
+_AT_ONCE = 256
+Progress = Callable[[int, int], None]
+
+
+def load_images(
+    table: ImageTable,
+    *,
+    size_px: int | None = None,
+    is_colour: bool = False,
+    on_problem: OnProblem = "stop",
+    on_progress: Progress | None = None,
+) -> tuple[ObservedImages, ImageTable]:
+    """The images, and the table without the rows that were left out.
+
+    Each is turned as its EXIF data says, cut to its box, made grey or colour and, if `size_px` is given,
+    fitted whole into a square of that size, black where it is not square itself. Without it all must have
+    one size.
+    """
+    if size_px is not None and size_px < 2:
+        raise ConfigError(f"size_px is {size_px}; give at least 2")
+    if size_px is None and table.boxes is not None:
+        raise ConfigError(f"{table.source} has boxes; give size_px, the size they are brought to")
+    if len(table) == 0:
+        raise DataError(f"{table.source} names no images")
+    stored = cache_folder() / "images" / _key(table, size_px, is_colour)
+    images, problems = _stored(stored) or _decode(table, size_px, is_colour, stored, on_progress)
+    table = table.without(problems, on_problem)
+    return ObservedImages.of(torch.from_numpy(images), table.columns), table
+
+
+def _key(table: ImageTable, size_px: int | None, is_colour: bool) -> str:
+    digest = hashlib.sha256(repr((_VERSION, size_px, is_colour)).encode())
+    for at, path in enumerate(table.paths):
+        full = table.root.absolute() / path
+        try:
+            about = full.stat()
+            seen = (about.st_size, about.st_mtime_ns)
+        except OSError:
+            seen = (-1, -1)
+        box = None if table.boxes is None else table.boxes[at]
+        digest.update(repr((str(full), table.rows[at], seen, box)).encode())
+    return digest.hexdigest()[:32]
+
+
+def _stored(place: Path) -> tuple[np.ndarray, list[Problem]] | None:
+    """What an earlier call left, if it is whole."""
+    try:
+        about = json.loads(place.with_suffix(".json").read_text())
+        shape = tuple(about["shape"])
+        pixels = place.with_suffix(".u8")
+        if not math.prod(shape) or pixels.stat().st_size != math.prod(shape):
+            return None
+        problems = [Problem(row, reason) for row, reason in about["problems"]]
+        # copy on write: nothing that is done to the images reaches the file
+        return np.memmap(pixels, np.uint8, "c", shape=shape), problems
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _decode(
+    table: ImageTable,
+    size_px: int | None,
+    is_colour: bool,
+    place: Path,
+    on_progress: Progress | None,
+) -> tuple[np.ndarray, list[Problem]]:
+    """Decode all that can be, into the cache if it can be written."""
+    pixels = place.with_suffix(".u8")
+    part = pixels.with_name(f".{pixels.name}.{os.getpid()}.part")
+    with contextlib.ExitStack() as stack:
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            file: BinaryIO = stack.enter_context(part.open("w+b"))
+            stack.callback(part.unlink, missing_ok=True)
+        except OSError:
+            file = io.BytesIO()
+        try:
+            shape, problems = _write(table, size_px, is_colour, file, on_progress)
+            file.flush()
+        except OSError as error:
+            raise DataError(
+                f"decoded images cannot be kept in {part.parent}: {error.strerror}",
+                hint="set XDG_CACHE_HOME to a folder with room for them",
+            ) from None
+        if isinstance(file, io.BytesIO) or not math.prod(shape):
+            file.seek(0)
+            return np.frombuffer(bytearray(file.read()), np.uint8).reshape(shape), problems
+        part.replace(pixels)
+        about = {"shape": shape, "problems": [(one.row, one.reason) for one in problems]}
+        write_atomically(place.with_suffix(".json"), json.dumps(about).encode())
+    return np.memmap(pixels, np.uint8, "c", shape=shape), problems
+
+
+def _write(
+    table: ImageTable,
+    size_px: int | None,
+    is_colour: bool,
+    file: BinaryIO,
+    on_progress: Progress | None,
+) -> tuple[tuple[int, ...], list[Problem]]:
+    """Append one image after the other; gives the shape of all and what could not be read."""
+    asked = _Asked(size_px, is_colour, None)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        files = [table.root / path for path in table.paths]
+        if size_px is None:
+            sizes = Counter(size for size in threads.map(_size, files) if size is not None)
+            asked = dataclasses.replace(
+                asked, expected=sizes.most_common(1)[0][0] if sizes else None
+            )
+        boxes: Sequence[Box | None] = table.boxes or [None] * len(table)
+        problems, shape = [], (0, 0, 0)
+        for start in range(0, len(table), _AT_ONCE):
+            chunk = slice(start, start + _AT_ONCE)
+            for at, found in enumerate(threads.map(asked.read, files[chunk], boxes[chunk]), start):
+                if isinstance(found, str):
+                    problems.append(Problem(table.rows[at], f"{table.paths[at]} {found}"))
+                else:
+                    shape = found.shape
+                    file.write(found.tobytes())
+            if on_progress is not None:
+                on_progress(min(start + _AT_ONCE, len(table)), len(table))
+    return (len(table) - len(problems), *shape), problems
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """How each image is wanted."""
+
+    size_px: int | None
+    is_colour: bool
+    expected: tuple[int, int] | None
+
+    def read(self, path: Path, box: Box | None) -> np.ndarray | str:
+        """(C, H, W) uint8, or why there is none."""
+        try:
+            if path.stat().st_size == 0:
+                return "is empty: it has 0 bytes"
+            with Image.open(path) as opened:
+                image = ImageOps.exif_transpose(opened)
+                if self.size_px is None and image.size != self.expected:
+                    return f"has {_shown(image.size)} px, most have {_shown(self.expected)}"
+                if box is not None and not _overlaps(box, image.size):
+                    return f"has {_shown(image.size)} px, and its box lies outside"
+                plain = _eight_bits(image).convert("RGB" if self.is_colour else "L")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            return f"cannot be read as an image: {error}"
+        if box is not None:
+            left, top, right, bottom = map(round, box)
+            plain = plain.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
+        if self.size_px is not None and plain.size != (self.size_px, self.size_px):
+            plain = ImageOps.pad(plain, (self.size_px, self.size_px), Image.Resampling.LANCZOS)
+        array = np.asarray(plain)
+        return array.transpose(2, 0, 1) if self.is_colour else array[None]
+
+
+def _size(path: Path) -> tuple[int, int] | None:
+    try:
+        with Image.open(path) as opened:
+            # 5 to 8 are the orientations that swap width and height
+            width, height = opened.size
+            is_turned = opened.getexif().get(0x0112, 1) >= 5
+            return (height, width) if is_turned else (width, height)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """16-bit greys scaled instead of clipped."""
+    if not image.mode.startswith("I;16") and image.mode != "I":
+        return image
+    return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
+
+
+def _overlaps(box: Box, size: tuple[int, int]) -> bool:
+    left, top, right, bottom = box
+    return left < size[0] and top < size[1] and right > 0 and bottom > 0
+
+
+def _shown(size: tuple[int, int] | None) -> str:
+    return "none" if size is None else f"{size[0]}x{size[1]}"

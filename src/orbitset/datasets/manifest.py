@@ -1,0 +1,174 @@
+"""A manifest: a CSV or Parquet table with a column `path` and a column for every factor.
+
+Rows are numbered as a spreadsheet shows them, the header of a CSV being row 1.
+"""
+
+import csv
+import difflib
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from orbitset.datasets.table import Box, ImageTable, OnProblem, Problem
+from orbitset.errors import DataError
+
+_BOX = ("left", "top", "right", "bottom")
+
+
+def read_manifest(
+    path: Path,
+    *,
+    root: Path | None = None,
+    factors: Sequence[str] = (),
+    on_problem: OnProblem = "stop",
+) -> ImageTable:
+    """The table in a file; paths in it are relative to `root`, by default the folder it lies in.
+
+    Columns `left`, `top`, `right` and `bottom` give the part of each image to use, in pixels.
+    Rows that cannot be used are named together: empty cells in `factors`, files that are missing or named
+    twice, paths that leave the root, text that is not UTF-8.
+    """
+    is_parquet = path.suffix.lower() in (".parquet", ".pq")
+    try:
+        header, rows, first = _parquet(path) if is_parquet else _csv(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    _check_header(path, header, factors)
+    root = path.parent if root is None else root
+    has_boxes = set(_BOX) <= set(header)
+    needed = (*factors, *_BOX) if has_boxes else factors
+    seen: dict[str, int] = {}
+    problems = []
+    for number, row in enumerate(rows, start=first):
+        reason: str | None = f"it has {len(row)} cells, the header {len(header)}"
+        if len(row) == len(header):
+            reason = _fault(dict(zip(header, row, strict=True)), root, needed, seen, number)
+        if reason is not None:
+            problems.append(Problem(number, reason))
+    columns = {
+        name: tuple(row[at] if at < len(row) else "" for row in rows)
+        for at, name in enumerate(header)
+    }
+    table = ImageTable(
+        source=str(path),
+        root=root,
+        paths=tuple(map(_plain, columns.pop("path"))),
+        columns=columns,
+        rows=tuple(range(first, first + len(rows))),
+    ).without(problems, on_problem)
+    if not has_boxes:
+        return table
+    boxes = zip(*(table.columns[name] for name in _BOX), strict=True)
+    kept = {name: values for name, values in table.columns.items() if name not in _BOX}
+    return replace(table, columns=kept, boxes=tuple(_box(edges) for edges in boxes))
+
+
+def _fault(
+    cells: dict[str, str],
+    root: Path,
+    needed: Sequence[str],
+    seen: dict[str, int],
+    number: int,
+) -> str | None:
+    """What is wrong with a row, if anything; notes its path in `seen`."""
+    broken = next((name for name, text in cells.items() if not _is_text(text)), None)
+    if broken is not None:
+        return f"its {broken} is not UTF-8"
+    if not cells["path"]:
+        return "its path is empty"
+    path = _plain(cells["path"])
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or ":" in path[:2]:
+        return f"{path} leads out of {root}"
+    if path in seen:
+        return f"{path} is in row {seen[path]} already"
+    seen[path] = number
+    empty = next((name for name in needed if not cells[name]), None)
+    if empty is not None:
+        return f"its {empty} is empty"
+    if set(_BOX) <= set(needed) and _box([cells[name] for name in _BOX]) is None:
+        shown = ", ".join(cells[name] for name in _BOX)
+        return f"its box ({shown}) is not left, top, right and bottom in pixels"
+    if not (root / path).is_file():
+        return f"{path} does not exist"
+    return None
+
+
+def _box(edges: Sequence[str]) -> Box | None:
+    try:
+        left, top, right, bottom = (float(edge) for edge in edges)
+    except ValueError:
+        return None
+    is_box = all(map(math.isfinite, (left, top, right, bottom))) and right > left and bottom > top
+    return (left, top, right, bottom) if is_box else None
+
+
+def _plain(path: str) -> str:
+    return str(PurePosixPath(path.replace("\\", "/"))) if path else ""
+
+
+def _is_text(text: str) -> bool:
+    """Whether all of it could be decoded; what could not was kept as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_header(path: Path, header: Sequence[str], factors: Sequence[str]) -> None:
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise DataError(f"{path} has the column {', '.join(twice)} twice; name each once")
+    missing = [name for name in dict.fromkeys(("path", *factors)) if name not in header]
+    if not missing:
+        return
+    near = {name: difflib.get_close_matches(name, header, n=1) for name in missing}
+    guesses = [f"{found[0]} for {name}" for name, found in near.items() if found]
+    raise DataError(
+        f"{path} has no column {', '.join(missing)}; its first row names {', '.join(header) or 'none'}",
+        hint=f"did you mean {', '.join(guesses)}?" if guesses else None,
+    )
+
+
+def _csv(path: Path) -> tuple[list[str], list[list[str]], int]:
+    raw = path.read_bytes()
+    if b"\0" in raw:
+        raise DataError(f"{path} is not a CSV in UTF-8: it has NUL bytes", hint="save it as UTF-8")
+    text = raw.decode("utf-8-sig", errors="surrogateescape")
+    first_line = text.partition("\n")[0]
+    delimiter = next((mark for mark in ",;\t" if mark in first_line), ",")
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{path} cannot be read as CSV: {error}") from None
+    while rows and not any(rows[-1]):
+        rows.pop()
+    if len(rows) < 2:
+        raise DataError(f"{path} has no rows; the first names the columns, path among them")
+    header = [name.strip() for name in rows[0]]
+    return header, [[cell.strip() for cell in row] for row in rows[1:]], 2
+
+
+def _parquet(path: Path) -> tuple[list[str], list[list[str]], int]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(
+            f"{path} is Parquet, which needs pyarrow", hint="pip install 'orbitset[parquet]'"
+        ) from None
+    try:
+        table = parquet.read_table(path)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path} cannot be read as Parquet: {error}") from None
+    columns = [[_cell(value) for value in column.to_pylist()] for column in table.columns]
+    if not table.num_rows:
+        raise DataError(f"{path} has no rows")
+    return list(table.column_names), [list(row) for row in zip(*columns, strict=True)], 1
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value)

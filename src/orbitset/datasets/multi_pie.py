@@ -1,0 +1,237 @@
+"""CMU Multi-PIE as its owners lay it out: session01/multiview/001/01/05_1/001_01_01_051_07.png.
+
+The parts of a file name are subject, session, recording, camera and light. The data set is licensed and is
+never downloaded. Used are the 13 cameras at the height of the head, recording 01 (a neutral face), and the
+subjects that came to all four sessions.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from orbitset.datasets.manifest import read_manifest
+from orbitset.datasets.table import Box, ImageTable, OnProblem, Problem
+from orbitset.errors import DataError
+
+CAMERAS = (
+    *("11_0", "12_0", "09_0", "08_0", "13_0", "14_0", "05_1"),
+    *("05_0", "04_1", "19_0", "20_0", "01_0", "24_0"),
+)
+"""From one profile to the other in steps of 15 degrees; 08_1 and 19_1, which look down, are not used"""
+CANONICAL = "051"
+"""The frontal camera, 05_1, as file names write it"""
+SESSIONS = ("1", "2", "3", "4")
+LIGHTS = tuple(f"{number:02}" for number in range(20))
+RECORDING = "01"
+_UNUSED_CAMERAS = ("08_1", "19_1")
+_OTHER_FOLDERS = ("highres", "movie")
+"""Beside multiview in a session"""
+_NAME = re.compile(r"(\d{3})_(\d{2})_(\d{2})_(\d{3})_(\d{2})\.png")
+_CROP = (0.25, 0.15, 0.75, 0.85)
+"""Left, top, right and bottom as fractions of the image"""
+CROPS: dict[str, Box] = dict.fromkeys(CAMERAS, _CROP)
+"""The part of each camera's images that is used where no boxes are given: the middle, where every camera has
+the head. Coarse; written without the images at hand, so look at a few and give boxes if they do not fit."""
+_LANDMARK_MARGIN = 0.35
+"""Added on each side of the landmarks, in their larger extent: they end at brows and chin."""
+
+
+@dataclass(frozen=True)
+class MultiPie:
+    """What a folder holds of Multi-PIE."""
+
+    table: ImageTable
+    """One row per image that is used, of subjects in all sessions"""
+    subjects: tuple[str, ...]
+    """Those in all four sessions; the paper has 129"""
+    missing: tuple[str, ...]
+    """Images that one of these subjects should have, by their paths"""
+    unexpected: tuple[str, ...]
+    """Files that have no place in the layout; other cameras and recordings are not counted"""
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.table):,} images of {len(self.subjects)} subjects in all four sessions; "
+            f"{len(self.missing):,} missing, {len(self.unexpected):,} unexpected files"
+        )
+
+
+def scan_multi_pie(root: Path) -> MultiPie:
+    """List what is there and what is not. Images are not opened."""
+    found: dict[tuple[str, str, str, str], str] = {}
+    unexpected = []
+    for path in _files(root):
+        match = _NAME.fullmatch(path.rsplit("/", 1)[-1])
+        if match is None:
+            unexpected.append(path)
+            continue
+        subject, session, recording, camera, light = match.groups()
+        is_known = (
+            session[1:] in SESSIONS
+            and _folder(camera) in (*CAMERAS, *_UNUSED_CAMERAS)
+            and light in LIGHTS
+        )
+        if not is_known or path != path_of(subject, session, recording, camera, light):
+            unexpected.append(path)
+        elif _folder(camera) in CAMERAS and recording == RECORDING:
+            found[subject, session[1:], camera, light] = path
+    if not found:
+        raise DataError(
+            f"{root} holds no images of Multi-PIE",
+            hint="give the folder that holds session01 to session04, "
+            f"with files such as {path_of('001', '01', '01', '051', '07')}",
+        )
+    sessions: dict[str, set[str]] = {}
+    for subject, session, _, _ in found:
+        sessions.setdefault(subject, set()).add(session)
+    subjects = tuple(sorted(who for who, seen in sessions.items() if seen >= set(SESSIONS)))
+    wanted = [
+        (subject, session, camera.replace("_", ""), light)
+        for subject in subjects
+        for session in SESSIONS
+        for camera in CAMERAS
+        for light in LIGHTS
+    ]
+    used = [key for key in wanted if key in found]
+    if not used:
+        raise DataError(
+            f"no subject in {root} is in all four sessions; {len(sessions)} are in some",
+            hint="the paper's splits are by session, so all four are needed",
+        )
+    names = ("person", "session", "view", "light")
+    table = ImageTable(
+        source=str(root),
+        root=root,
+        paths=tuple(found[key] for key in used),
+        columns={name: tuple(key[at] for key in used) for at, name in enumerate(names)},
+        rows=tuple(range(1, len(used) + 1)),
+    )
+    absent = [
+        path_of(subject, f"0{session}", RECORDING, camera, light)
+        for subject, session, camera, light in wanted
+        if (subject, session, camera, light) not in found
+    ]
+    return MultiPie(table, subjects, tuple(absent), tuple(sorted(unexpected)))
+
+
+def path_of(subject: str, session: str, recording: str, camera: str, light: str) -> str:
+    """Where an image lies.
+
+    >>> path_of("001", "01", "01", "051", "07")
+    'session01/multiview/001/01/05_1/001_01_01_051_07.png'
+    """
+    name = f"{subject}_{session}_{recording}_{camera}_{light}.png"
+    return f"session{session}/multiview/{subject}/{recording}/{_folder(camera)}/{name}"
+
+
+def complete_orbits(found: MultiPie, on_problem: OnProblem = "stop") -> ImageTable:
+    """The table without views of a subject, session and light of which some are missing."""
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    columns = (found.table.columns[name] for name in ("person", "session", "light"))
+    for row, key in zip(found.table.rows, zip(*columns, strict=True), strict=True):
+        rows.setdefault(key, []).append(row)
+    problems = [
+        Problem(
+            present[0],
+            f"subject {person} in session {session} at light {light} has {len(present)} of "
+            f"{len(CAMERAS)} views",
+            tuple(present[1:]),
+        )
+        for (person, session, light), present in rows.items()
+        if len(present) < len(CAMERAS)
+    ]
+    return found.table.without(problems, on_problem)
+
+
+def crop_by_camera(table: ImageTable) -> ImageTable:
+    """Boxes from the one crop each camera has, for images of the size of the first."""
+    from PIL import Image
+
+    try:
+        with Image.open(table.root / table.paths[0]) as first:
+            width, height = first.size
+    except OSError as error:
+        raise DataError(f"{table.paths[0]} cannot be read as an image: {error}") from None
+    scale = (width, height, width, height)
+    crops = {
+        camera.replace("_", ""): tuple(a * b for a, b in zip(crop, scale, strict=True))
+        for camera, crop in CROPS.items()
+    }
+    boxes: list[Box] = [crops[view] for view in table.columns["view"]]  # type: ignore[misc]
+    return replace(table, boxes=tuple(boxes))
+
+
+def crop_by_boxes(table: ImageTable, boxes: Path, on_problem: OnProblem = "stop") -> ImageTable:
+    """Boxes from a manifest with the columns path, left, top, right and bottom."""
+    given = read_manifest(boxes, root=table.root, on_problem=on_problem)
+    if given.boxes is None:
+        raise DataError(f"{boxes} has no boxes; it needs the columns left, top, right and bottom")
+    by_path = dict(zip(given.paths, given.boxes, strict=True))
+    return _boxed(table, [by_path.get(path) for path in table.paths], str(boxes), on_problem)
+
+
+def crop_by_landmarks(
+    table: ImageTable, folder: Path, on_problem: OnProblem = "stop"
+) -> ImageTable:
+    """Boxes round the points in files such as 001_01_01_051_07_lm.mat, each an array `pts` of x and y."""
+    found = {path.name: path for path in folder.rglob("*_lm.mat")}
+    if not found:
+        raise DataError(
+            f"{folder} holds no landmarks; files are named as {_landmarks('…051_07.png')}"
+        )
+    boxes = [_around(found.get(_landmarks(Path(path).name))) for path in table.paths]
+    return _boxed(table, boxes, str(folder), on_problem)
+
+
+def _boxed(
+    table: ImageTable, boxes: Sequence[Box | None], source: str, on_problem: OnProblem
+) -> ImageTable:
+    problems = [
+        Problem(table.rows[at], f"{table.paths[at]} has no box in {source}")
+        for at, box in enumerate(boxes)
+        if box is None
+    ]
+    return replace(table, boxes=tuple(boxes)).without(problems, on_problem)
+
+
+def _around(path: Path | None) -> Box | None:
+    """A square round the points in a file, if they can be read."""
+    if path is None:
+        return None
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        points = np.asarray(loadmat(path)["pts"], dtype=float)
+    except (OSError, KeyError, ValueError, TypeError, MatReadError):
+        return None
+    if points.ndim != 2 or points.shape[1] != 2 or not len(points) or not np.isfinite(points).all():
+        return None
+    low, high = points.min(0), points.max(0)
+    half = float((high - low).max()) * (0.5 + _LANDMARK_MARGIN)
+    x, y = map(float, (low + high) / 2)
+    return (x - half, y - half, x + half, y + half) if half > 0 else None
+
+
+def _landmarks(name: str) -> str:
+    return name.removesuffix(".png") + "_lm.mat"
+
+
+def _folder(camera: str) -> str:
+    """The camera 051 as folders write it: 05_1."""
+    return f"{camera[:2]}_{camera[2:]}"
+
+
+def _files(root: Path) -> list[str]:
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder")
+    found = []
+    for folder, inside, files in os.walk(root):
+        inside[:] = [name for name in inside if name not in _OTHER_FOLDERS]
+        relative = Path(folder).relative_to(root)
+        found += [(relative / name).as_posix() for name in files]
+    return sorted(found)

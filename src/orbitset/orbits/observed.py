@@ -1,0 +1,154 @@
+"""Orbits as they were photographed: images that are told to belong together, and which of them is the target.
+
+Images are kept as uint8, on the device if they fit there. If not, they stay in memory, or in a file mapped
+into it, and threads gather what the next batches show while the device works on this one.
+
+Shapes: N images, O orbits, B images asked for.
+"""
+
+import torch
+from torch import Tensor
+
+from orbitset.errors import DataError
+
+_SHARE_OF_DEVICE = 0.5
+"""Of the device's free memory, for images; the rest is for training."""
+
+
+class ObservedOrbits:
+    """Orbits of any sizes. Orbit o is shown by the images with `orbit_N == o`, numbered in their order.
+
+    >>> images = torch.zeros(5, 1, 8, 8, dtype=torch.uint8)
+    >>> orbits = ObservedOrbits(images, torch.tensor([0, 1, 0, 1, 1]), torch.tensor([2, 4]))
+    >>> orbits.size_N.tolist(), orbits.draw(torch.tensor([0, 1]), torch.tensor([1, 2])).tolist()
+    ([2, 3], [2, 4])
+    """
+
+    def __init__(
+        self,
+        images_NCHW: Tensor,
+        orbit_N: Tensor,
+        canonical_O: Tensor,
+        labels_O: Tensor | None = None,
+        *,
+        device: torch.device | str | None = None,
+        is_streamed: bool | None = None,
+    ) -> None:
+        """`canonical_O` is the row of each orbit's target, `labels_O` its class where known.
+
+        `is_streamed` says whether images stay where they are: by default if the device has no room for them.
+        """
+        self.device = torch.device(device or images_NCHW.device)
+        self.is_streamed = (
+            not _fits(images_NCHW, self.device) if is_streamed is None else is_streamed
+        )
+        _check(images_NCHW, orbit_N, canonical_O, labels_O)
+        self.images_NCHW = images_NCHW if self.is_streamed else images_NCHW.to(self.device)
+        at = images_NCHW.device if self.is_streamed else self.device
+        orbit_N = orbit_N.to(at)
+        self.size_N = torch.bincount(orbit_N, minlength=len(canonical_O)).to(self.device)
+        self.canonical_row_N = canonical_O.to(at)
+        self.labels_N = None if labels_O is None else labels_O.to(self.device)
+        self.num_members = int(self.size_N.median())
+        self._row = orbit_N.argsort(stable=True)
+        self._first_N = self.size_N.to(at).cumsum(0) - self.size_N.to(at)
+
+    is_replayable = True
+    """`show` and `canonical` work on the device alone"""
+
+    def __len__(self) -> int:
+        return len(self.canonical_row_N)
+
+    def draw(
+        self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The rows of the chosen members, (B,); of images that are streamed the pixels, see `gather`."""
+        del generator
+        rows_B = self.rows(orbit_B, member_B)
+        return self.gather(orbit_B, rows_B) if self.is_streamed else rows_B
+
+    def rows(self, orbit_B: Tensor, member_B: Tensor) -> Tensor:
+        at = self._row.device
+        return self._row[self._first_N[orbit_B.to(at)] + member_B.to(at)]
+
+    def gather(self, orbit_B: Tensor, rows_B: Tensor) -> Tensor:
+        """Members and the targets of their orbits, (B, 2, C, H, W) uint8, on the way to the device."""
+        targets_B = self.canonical_row_N[orbit_B.to(rows_B.device)]
+        pixels = self.images_NCHW[torch.stack([rows_B, targets_B], 1)]
+        if self.device.type == "cuda" and pixels.device.type == "cpu":
+            pixels = pixels.pin_memory()
+        return pixels.to(self.device, non_blocking=True)
+
+    def show(self, orbit_B: Tensor, drawn_B: Tensor) -> Tensor:
+        """The chosen members as images between 0 and 1."""
+        del orbit_B
+        return _to_float(drawn_B[:, 0] if self.is_streamed else self.images_NCHW[drawn_B])
+
+    def members(self, orbit_B: Tensor, member_B: Tensor) -> Tensor:
+        return self.show(orbit_B, self.draw(orbit_B, member_B))
+
+    def canonical(self, orbit_B: Tensor, drawn_B: Tensor | None = None) -> Tensor:
+        """The target of each chosen orbit; where images are streamed, out of what was drawn."""
+        if drawn_B is not None and self.is_streamed:
+            return _to_float(drawn_B[:, 1])
+        rows_B = self.canonical_row_N[orbit_B.to(self.canonical_row_N.device)]
+        return _to_float(self.images_NCHW[rows_B].to(self.device))
+
+
+def group_orbits(
+    factors: dict[str, Tensor], orbit: tuple[str, ...], canonical: tuple[str, int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The orbit of each image, (N,), and the row of each orbit's target, (O,).
+
+    Images with the same numbers of the factors in `orbit` are one orbit; orbits are numbered in the order of
+    their values. The target is the member with that number of the canonical factor, without one the first.
+
+    >>> factors = {"person": torch.tensor([0, 0, 1, 1]), "view": torch.tensor([0, 1, 1, 0])}
+    >>> [ids.tolist() for ids in group_orbits(factors, ("person",), ("view", 1))]
+    [[0, 0, 1, 1], [1, 2]]
+    """
+    keys = torch.stack([factors[name] for name in orbit], 1)
+    orbit_N = keys.unique(dim=0, return_inverse=True)[1]
+    rows_N = torch.arange(len(orbit_N), device=orbit_N.device)
+    num = int(orbit_N.max()) + 1
+    candidates = rows_N if canonical is None else rows_N[factors[canonical[0]] == canonical[1]]
+    if canonical is not None:
+        count_O = torch.bincount(orbit_N[candidates], minlength=num)
+        if (count_O != 1).any():
+            wrong = int((count_O != 1).nonzero()[0])
+            raise DataError(
+                f"orbit {wrong} has {int(count_O[wrong])} members with {canonical[0]} {canonical[1]}; "
+                "one is needed, the target"
+            )
+    first_O = torch.full((num,), len(orbit_N), device=orbit_N.device)
+    return orbit_N, first_O.scatter_reduce(0, orbit_N[candidates], candidates, "amin")
+
+
+def _to_float(images: Tensor) -> Tensor:
+    return images.float().div_(255)
+
+
+def _fits(images: Tensor, device: torch.device) -> bool:
+    if device.type != "cuda" or images.device.type == "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return images.numel() <= free * _SHARE_OF_DEVICE
+
+
+def _check(images: Tensor, orbit_N: Tensor, canonical_O: Tensor, labels_O: Tensor | None) -> None:
+    if images.ndim != 4 or images.dtype != torch.uint8:
+        raise DataError(
+            f"images have shape {tuple(images.shape)} and dtype {images.dtype}; give (N, C, H, W) uint8"
+        )
+    if orbit_N.shape != images.shape[:1] or len(orbit_N) == 0:
+        raise DataError(f"there are {len(orbit_N)} orbit ids for {len(images)} images")
+    num = len(canonical_O)
+    if int(orbit_N.min()) != 0 or not bool((torch.bincount(orbit_N, minlength=num) > 0).all()):
+        raise DataError("orbits must be numbered from 0 on without a gap")
+    if int(orbit_N.max()) + 1 != num or (labels_O is not None and len(labels_O) != num):
+        raise DataError(
+            f"there are {int(orbit_N.max()) + 1} orbits, {num} targets and "
+            f"{num if labels_O is None else len(labels_O)} labels; give one of each per orbit"
+        )
+    if not torch.equal(orbit_N[canonical_O], torch.arange(num, device=orbit_N.device)):
+        raise DataError("a target lies in another orbit than its own")

@@ -1,0 +1,179 @@
+import sys
+
+import pytest
+
+from orbitset.datasets.manifest import read_manifest
+from orbitset.errors import DataError
+
+HEADER = "path,person,view\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A manifest of these rows beside empty files a.png to d.png."""
+    for name in "abcd":
+        (tmp_path / f"{name}.png").touch()
+
+    def manifest(rows, header=HEADER, name="faces.csv"):
+        content = rows if isinstance(rows, bytes) else rows.encode()
+        path = tmp_path / name
+        path.write_bytes(header.encode() + content)
+        return path
+
+    return manifest
+
+
+def problems_of(path, **options):
+    table = read_manifest(path, factors=["person"], on_problem="skip", **options)
+    return [str(problem) for problem in table.left_out]
+
+
+def test_columns_are_factors(write):
+    table = read_manifest(write("a.png,ann,left\nb.png,ann,front\n"))
+    assert table.paths == ("a.png", "b.png")
+    assert table.columns == {"person": ("ann", "ann"), "view": ("left", "front")}
+    assert table.rows == (2, 3)
+    assert table.root == write("").parent
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_other_separators_are_recognised(write, mark):
+    rows = "a.png,ann,left\n".replace(",", mark)
+    table = read_manifest(write(rows, header=HEADER.replace(",", mark)))
+    assert table.columns["view"] == ("left",)
+
+
+def test_spaces_byte_order_marks_and_empty_last_lines_do_no_harm(write):
+    table = read_manifest(write(" a.png , ann ,left\r\n\r\n\n", header="\ufeffpath, person,view\n"))
+    assert (table.paths, table.columns["person"]) == (("a.png",), ("ann",))
+
+
+def test_quoted_cells_may_hold_the_separator(write):
+    assert read_manifest(write('a.png,"ann, the first",left\n')).columns["person"] == (
+        "ann, the first",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ("a.png,ann,left\na.png,bob,left\n", "row 3: a.png is in row 2 already"),
+        ("a.png,ann,left\n./a.png,bob,left\n", "row 3: a.png is in row 2 already"),
+        ("a.png,ann,left\nz.png,bob,left\n", "row 3: z.png does not exist"),
+        ("a.png,ann,left\n../b.png,bob,left\n", "row 3: ../b.png leads out of"),
+        ("a.png,ann,left\nx/../../b.png,bob,left\n", "row 3: x/../../b.png leads out of"),
+        ("a.png,ann,left\n/etc/passwd,bob,left\n", "row 3: /etc/passwd leads out of"),
+        ("a.png,ann,left\nC:\\b.png,bob,left\n", "row 3: C:/b.png leads out of"),
+        ("a.png,ann,left\nb.png,bob\n", "row 3: it has 2 cells, the header 3"),
+        ("a.png,ann,left\n\nb.png,bob,left\n", "row 3: it has 0 cells, the header 3"),
+        ("a.png,ann,left\nb.png,,left\n", "row 3: its person is empty"),
+        ("a.png,ann,left\n,bob,left\n", "row 3: its path is empty"),
+        (b"a.png,ann,left\nb.png,b\xf6b,left\n", "row 3: its person is not UTF-8"),
+        (b"a.png,ann,left\nb\xf6.png,bob,left\n", "row 3: its path is not UTF-8"),
+    ],
+)
+def test_bad_rows_are_named_and_stop_or_are_left_out(write, rows, problem):
+    path = write(rows)
+    (found,) = problems_of(path)
+    assert found.startswith(problem)
+    assert read_manifest(path, factors=["person"], on_problem="skip").paths[0] == "a.png"
+    with pytest.raises(DataError, match="1 problem: row 3: ") as caught:
+        read_manifest(path, factors=["person"])
+    assert found in caught.value.message
+
+
+def test_a_name_that_only_contains_dots_is_no_way_out(write, tmp_path):
+    (tmp_path / "a..b.png").touch()
+    assert problems_of(write("a..b.png,ann,left\n")) == []
+
+
+def test_empty_cells_of_other_columns_do_not_matter(write):
+    assert problems_of(write("a.png,ann,\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("file,person,view\n", "no column path; its first row names file, person, view"),
+        ("path,persons,view\n", "no column person.*did you mean persons for person"),
+        ("path,person,person\n", "the column person twice"),
+    ],
+)
+def test_wrong_headers_are_refused_whatever_was_chosen(write, header, message):
+    path = write("a.png,ann,left\n", header=header)
+    with pytest.raises(DataError, match=message):
+        read_manifest(path, factors=["person"], on_problem="skip")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has no rows"),
+        (b"path,person\n", "has no rows"),
+        ("path,person\na.png,ann\n".encode("utf-16"), "not a CSV in UTF-8"),
+        (b'path,person\n"a.png,ann\n', "cannot be read as CSV"),
+    ],
+)
+def test_files_that_are_no_manifest_are_refused(tmp_path, content, message):
+    path = tmp_path / "faces.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_manifest(path)
+
+
+def test_a_missing_manifest_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_manifest(tmp_path / "none.csv")
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read_manifest(tmp_path)
+
+
+def test_boxes_are_read_and_bad_ones_named(write):
+    header = "path,person,left,top,right,bottom\n"
+    path = write("a.png,ann,1,2,30,40\nb.png,ann,5,5,5,9\nc.png,ann,x,1,2,3\n", header=header)
+    table = read_manifest(path, on_problem="skip")
+    assert table.boxes == ((1.0, 2.0, 30.0, 40.0),)
+    assert list(table.columns) == ["person"]
+    assert [problem.row for problem in table.left_out] == [3, 4]
+    assert "its box (5, 5, 5, 9)" in str(table.left_out[0])
+
+
+def test_paths_may_be_relative_to_another_folder(write, tmp_path):
+    path = write("a.png,ann,left\n")
+    moved = tmp_path / "elsewhere" / "faces.csv"
+    moved.parent.mkdir()
+    path.rename(moved)
+    assert read_manifest(moved, root=tmp_path).paths == ("a.png",)
+    with pytest.raises(DataError, match="a.png does not exist"):
+        read_manifest(moved)
+
+
+def test_parquet_says_the_same(write, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "faces.parquet"
+    columns = {"path": ["a.png", "z.png", "b.png"], "person": [7, 8, None]}
+    parquet.write_table(pyarrow.table(columns), path)
+    table = read_manifest(path, factors=["person"], on_problem="skip")
+    assert (table.paths, table.columns) == (("a.png",), {"person": ("7",)})
+    assert [str(one) for one in table.left_out] == [
+        "row 2: z.png does not exist",
+        "row 3: its person is empty",
+    ]
+
+
+def test_damaged_parquet_is_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "faces.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match="cannot be read as Parquet"):
+        read_manifest(path)
+
+
+def test_without_pyarrow_parquet_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = tmp_path / "faces.parquet"
+    path.touch()
+    with pytest.raises(DataError, match=r"pip install 'orbitset\[parquet\]'"):
+        read_manifest(path)

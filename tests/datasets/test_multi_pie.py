@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
+
+from orbitset.datasets import multi_pie
+from orbitset.datasets.decode import load_images
+from orbitset.datasets.multi_pie import (
+    CAMERAS,
+    LIGHTS,
+    complete_orbits,
+    crop_by_boxes,
+    crop_by_camera,
+    crop_by_landmarks,
+    path_of,
+    scan_multi_pie,
+)
+from orbitset.datasets.table import orbit_problems
+from orbitset.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        multi_pie, "LIGHTS", LIGHTS[:2]
+    )  # a tree of 20 lights takes a while to write
+
+
+def save(root, *parts, size=(8, 6)):
+    path = root / path_of(*parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (int(parts[0]), int(parts[1]), 0)).save(path)
+    return path
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Two subjects in all sessions, one in two of them; also another recording and cameras not used."""
+    root = tmp_path / "Multi-Pie" / "data"
+    for subject, sessions in (("001", "1234"), ("002", "13"), ("250", "1234")):
+        for session in sessions:
+            for camera in (*CAMERAS, "08_1", "19_1"):
+                for light in LIGHTS[:2]:
+                    save(root, subject, f"0{session}", "01", camera.replace("_", ""), light)
+    save(root, "001", "01", "02", "051", "00")
+    return root
+
+
+def test_a_whole_tree_has_the_right_counts_and_factors(tree):
+    found = scan_multi_pie(tree)
+    assert found.subjects == ("001", "250")
+    assert len(found.table) == 2 * 4 * 13 * 2
+    assert (found.missing, found.unexpected) == ((), ())
+    columns = found.table.columns
+    assert {name: len(set(values)) for name, values in columns.items()} == {
+        "person": 2,
+        "session": 4,
+        "view": 13,
+        "light": 2,
+    }
+    assert orbit_problems(found.table, ("person", "light", "session"), ("view", "051")) == []
+    assert str(found).startswith("208 images of 2 subjects in all four sessions; 0 missing")
+
+
+def test_the_designs_numbers_are_the_papers():
+    assert len(CAMERAS) * len(LIGHTS) * 4 * 129 == 134_160
+    assert CAMERAS[6].replace("_", "") == multi_pie.CANONICAL
+    assert not {"08_1", "19_1"} & set(CAMERAS)
+
+
+def test_pixels_go_with_their_factors(tree):
+    seen, _ = load_images(crop_by_camera(scan_multi_pie(tree).table), size_px=4, is_colour=True)
+    assert seen.images.shape == (208, 3, 4, 4)
+    person = torch.tensor([int(value) for value in seen.values["person"]])[seen.factors["person"]]
+    session = torch.tensor([int(value) for value in seen.values["session"]])[
+        seen.factors["session"]
+    ]
+    assert torch.equal(seen.images[:, 0, 1, 1].long(), person)
+    assert torch.equal(seen.images[:, 1, 1, 1].long(), session)
+
+
+def test_missing_images_and_cameras_are_named(tree):
+    gone = [path_of("001", "02", "01", "190", light) for light in LIGHTS[:2]]
+    for path in gone:
+        (tree / path).unlink()
+    found = scan_multi_pie(tree)
+    assert found.missing == tuple(gone)
+    assert len(found.table) == 206
+    with pytest.raises(DataError, match="subject 001 in session 2 at light 00 has 12 of 13 views"):
+        complete_orbits(found)
+    left = complete_orbits(found, "skip")
+    assert len(left) == 208 - 26
+    assert len(left.left_out) == 2
+
+
+def test_files_without_a_place_are_named(tree):
+    (tree / "readme.txt").touch()
+    wrong = tree / "session01/multiview/001/01/05_1/001_01_01_050_00.png"
+    wrong.touch()
+    odd = save(tree, "001", "01", "01", "051", "77")
+    fifth = save(tree, "001", "05", "01", "051", "00")
+    (tree / "session01/highres").mkdir()
+    (tree / "session01/highres/001_01_01_051_00.png").touch()
+    assert set(scan_multi_pie(tree).unexpected) == {
+        path.relative_to(tree).as_posix() for path in (tree / "readme.txt", wrong, odd, fifth)
+    }
+
+
+def test_unreadable_and_empty_images_are_named(tree):
+    empty, broken = (tree / path_of("001", "01", "01", camera, "00") for camera in ("051", "110"))
+    empty.write_bytes(b"")
+    broken.write_bytes(b"no image")
+    table = scan_multi_pie(tree).table
+    with pytest.raises(DataError) as caught:
+        load_images(table, size_px=4)
+    assert "001_01_01_051_00.png is empty: it has 0 bytes" in caught.value.message
+    assert "001_01_01_110_00.png cannot be read as an image" in caught.value.message
+    seen, left = load_images(table, size_px=4, on_problem="skip")
+    assert len(seen) == len(left) == 206
+
+
+@pytest.mark.parametrize("content", [[], ["a.png"], [path_of("001", "01", "01", "051", "00")]])
+def test_folders_without_the_data_set_are_refused(tmp_path, content):
+    for name in content:
+        path = tmp_path / "other" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with pytest.raises(
+        DataError, match=r"is not a folder|no images of Multi-PIE|all four sessions"
+    ):
+        scan_multi_pie(tmp_path / "other")
+
+
+def test_crops_come_from_a_file_of_boxes(tree, tmp_path):
+    table = scan_multi_pie(tree).table
+    rows = [f"{path},1,1,5,5" for path in table.paths]
+    boxes = tmp_path / "boxes.csv"
+    boxes.write_text("path,left,top,right,bottom\n" + "\n".join(rows))
+    assert crop_by_boxes(table, boxes).boxes == ((1.0, 1.0, 5.0, 5.0),) * 208
+    boxes.write_text("path,left,top,right,bottom\n" + "\n".join(rows[1:]))
+    with pytest.raises(DataError, match="row 1: session01.* has no box in"):
+        crop_by_boxes(table, boxes)
+    assert len(crop_by_boxes(table, boxes, "skip")) == 207
+    boxes.write_text("path\n" + table.paths[0])
+    with pytest.raises(DataError, match="has no boxes; it needs the columns left"):
+        crop_by_boxes(table, boxes)
+
+
+def test_crops_come_from_landmarks(tree, tmp_path):
+    table = scan_multi_pie(tree).table.where("view", ["051"])
+    folder = tmp_path / "labels"
+    folder.mkdir()
+    with pytest.raises(DataError, match="holds no landmarks"):
+        crop_by_landmarks(table, folder)
+    points = np.array([[2.0, 1.0], [4.0, 1.0], [3.0, 5.0]])
+    for path in table.paths[1:]:
+        savemat(folder / path.split("/")[-1].replace(".png", "_lm.mat"), {"pts": points})
+    (folder / table.paths[1].split("/")[-1].replace(".png", "_lm.mat")).write_bytes(b"damaged")
+    left = crop_by_landmarks(table, folder, "skip")
+    assert [problem.row for problem in left.left_out] == list(table.rows[:2])
+    x0, y0, x1, y1 = left.boxes[0]
+    assert ((x0 + x1) / 2, (y0 + y1) / 2) == pytest.approx((3, 3))
+    assert x1 - x0 == y1 - y0 == pytest.approx(4 * 1.7)
