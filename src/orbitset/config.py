@@ -56,7 +56,7 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
         if isinstance(place, dict):
             inside = [leaf for leaf in _leaves(values) if leaf.startswith(f"{name}.")]
             raise ConfigError(f"{name} is a group of settings; set one of {', '.join(inside)}")
-        parent[last] = text.strip() if isinstance(place, str) else _parse(text.strip())
+        parent[last] = _read(text.strip(), place)
     return from_dict(type(config), values)
 
 
@@ -76,6 +76,15 @@ def _walk(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _walk(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _read(text: str, old: Any) -> Any:
+    """A text stays one where there was one, also in a list."""
+    if isinstance(old, str):
+        return text
+    if isinstance(old, list) and old and all(isinstance(item, str) for item in old):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return _parse(text)
 
 
 def _parse(text: str) -> Any:

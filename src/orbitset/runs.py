@@ -42,6 +42,7 @@ _WRITTEN = (
     "figures/invariance-*.png",
     "figures/tsne-*.png",
     *(f"figures/{name}.png" for name in ("tsne", "rectified", "stn", "decoded", "ratio")),
+    *(f"figures/{name}.png" for name in ("auc", "top1", "retrieval")),
     *(f"tables/results.{suffix}" for suffix in ("md", "tex", "csv", "json")),
     "tables/tests.csv",
     "report.html",

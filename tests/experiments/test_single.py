@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from orbitset.config import with_settings
-from orbitset.datasets.named import load_splits
 from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.experiments import (
     affine_digits,
@@ -25,7 +24,9 @@ from orbitset.experiments import (
     load_run,
     train,
 )
-from orbitset.experiments.single import build_task, load_data, orbits_of_test, without_splits
+from orbitset.experiments.computed import load_data
+from orbitset.experiments.rows import without_splits
+from orbitset.experiments.single import build_task
 from orbitset.experiments.task import encoding_with
 from orbitset.runs import Run
 from orbitset.training.progress import Silent
@@ -69,9 +70,8 @@ def test_untrained_row_is_the_encoder_before_the_first_step(tmp_path):
 
 def test_loaded_run_scores_as_it_did_at_the_end_of_training(tmp_path):
     train(_small("OJ", "train.epochs=0.005"), Run(tmp_path / "run"))
-    config, model, splits = load_run(Run(tmp_path / "run"))
-    task = build_task(config, splits, orbits_of_test(config, splits, "cpu"))
-    scores = task.scores(encoding_with(model))
+    _, model, task = load_run(Run(tmp_path / "run"))
+    scores = task.one_shot.scores(encoding_with(model))
     record = Run(tmp_path / "run").records()[-1]["accuracy"]
     assert scores["euclidean"].summary() == without_splits(record)
     assert not model.training
@@ -271,9 +271,7 @@ def test_interrupted_between_any_two_lines_resumes_exactly(tmp_path, method):
 def test_one_shot_task_is_the_same_for_every_method_and_seed():
     tasks = []
     for method, seed in (("OJ", 0), ("AE", 5)):
-        config = _small(method, f"seed={seed}")
-        splits = load_splits("digits")
-        tasks.append(build_task(config, splits, orbits_of_test(config, splits, "cpu")))
+        tasks.append(build_task(_small(method, f"seed={seed}"), "cpu").one_shot)
     first, second = tasks
     assert torch.equal(first.labelled_sets, second.labelled_sets)
     assert torch.equal(first.query_orbit, second.query_orbit)

@@ -97,7 +97,7 @@ def test_no_test_image_is_needed(tmp_path, monkeypatch):
     def without_any(data):
         return replace(load_splits(data), test=None)
 
-    monkeypatch.setattr("orbitset.experiments.single.load_splits", without_any)
+    monkeypatch.setattr("orbitset.experiments.computed.load_splits", without_any)
     with pytest.raises(AttributeError):
         train(_bases("OE")["OE"], Run(tmp_path / "test"))
     results = tune(_bases("OE"), Run(tmp_path / "run"), trials=2, images=100)

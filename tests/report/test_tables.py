@@ -88,7 +88,7 @@ def test_what_is_not_known_is_a_dash():
 
 
 def test_markdown_table_shows_the_papers_figure_beside_ours_where_there_is_one():
-    accuracy, auc = markdown_table(PAPERS).split("\n\n**auc**\n\n")
+    accuracy, auc = markdown_table(PAPERS).split("\n\n**verification AUC**\n\n")
     lines = accuracy.splitlines()
     assert lines[0] == "**one-shot accuracy**"
     assert _cells(lines[2]) == ["method", "mean ± s.d.", "repeated", "paper", "p"]

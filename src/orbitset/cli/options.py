@@ -20,6 +20,13 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+OnProblemOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on-problem",
+        help="Images that cannot be used: stop and name them, or skip them; stop if not given.",
+    ),
+]
 OVERLAP = (
     "Splits overlap and share a training, so the paired t-test is too sure of itself;\n"
     "how much another training would change, only the spread over seeds says."

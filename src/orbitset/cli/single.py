@@ -124,16 +124,22 @@ def train(
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder.")],
     shots: Annotated[list[int] | None, typer.Option(help="Labelled images per class.")] = None,
-    neighbours: Annotated[int, typer.Option("--k", help="k of the k-NN row.", min=1)] = 5,
-    draws: Annotated[int, typer.Option(help="Draws of the labelled images.", min=1)] = 100,
+    neighbours: Annotated[
+        int | None, typer.Option("--k", help="k of the k-NN row; 5 if not given.", min=1)
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option(help="Draws of the labelled images; 100 if not given.", min=1)
+    ] = None,
     gallery: Annotated[
-        int, typer.Option(help="Labelled images for k-NN and probe.", min=10)
-    ] = 5000,
+        int | None, typer.Option(help="Labelled images for k-NN and probe; 5,000.", min=10)
+    ] = None,
     test_images: Annotated[int | None, typer.Option(help="Queries.", min=1)] = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate a trained encoder anew: few-shot, k-NN and a linear probe, Euclidean and cosine.
+
+    Runs on observed orbits are evaluated by verification, retrieval and clustering instead.
 
     Example: orbitset evaluate runs/affine-digits-OJ --shots 1 --shots 5
     """
@@ -142,7 +148,7 @@ def evaluate(
 
     rows = evaluate_run(
         Run(folder),
-        shots=tuple(shots or (1, 5)),
+        shots=tuple(shots) if shots else None,
         neighbours=neighbours,
         draws=draws,
         gallery_images=gallery,

@@ -8,6 +8,7 @@ import typer
 from orbitset.cli.options import (
     Device,
     Json,
+    OnProblemOption,
     Out,
     Overwrite,
     Quiet,
@@ -21,18 +22,39 @@ from orbitset.cli.options import (
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="affine-mnist")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="affine-mnist, heads, multi-pie, pie32 or pointing04"),
+    ],
     methods: Annotated[
         str | None, typer.Option(help="Some of the methods: OJ,OE,ST-STN. All if not given.")
     ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Length of every training.")] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Trainings of every method; 3 if not given.")
+    epochs: Annotated[
+        float | None, typer.Option(help="Length of every training on affine-mnist.")
     ] = None,
-    test_images: Annotated[int | None, typer.Option(help="Queries; 25,000 if not given.")] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Images shown in every training on faces.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Trainings of every line; 3 for affine-mnist and pointing04, else 1."),
+    ] = None,
+    test_images: Annotated[
+        int | None, typer.Option(help="Queries of affine-mnist; 25,000 if not given.")
+    ] = None,
     extras: Annotated[
-        bool, typer.Option(help="Other readings of OJ, and accuracy against its weights.")
-    ] = True,
+        bool | None, typer.Option(help="Other readings of OJ, and accuracy against its weights.")
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the faces lie: Multi-PIE's sessions, or the folder of a manifest.csv."
+        ),
+    ] = None,
+    is_small: Annotated[
+        bool | None, typer.Option("--small", help="Few heads, for two cores: ten minutes.")
+    ] = None,
+    on_problem: OnProblemOption = None,
     out: Out = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -45,7 +67,7 @@ def reproduce(
     Example: orbitset reproduce affine-mnist --epochs 0.002 --test-images 2000 --seeds 2
     """
     from orbitset.errors import check_choice
-    from orbitset.experiments.affine_mnist import affine_mnist_study
+    from orbitset.experiments.reproduce import EXPERIMENTS, Asked, study_of
     from orbitset.experiments.study import run_study, stored_study
     from orbitset.experiments.summary import summarise
     from orbitset.report import write_report
@@ -53,19 +75,21 @@ def reproduce(
     from orbitset.training.progress import default_progress
 
     check_flags(resume, overwrite)
-    check_choice("experiment", name, ("affine-mnist",))
+    check_choice("experiment", name, EXPERIMENTS)
     run = Run(out or Path("runs") / f"reproduce-{name}")
-    asked = (methods, epochs, seeds, test_images)
-    if resume and run.exists and all(value is None for value in asked) and extras:
-        study = stored_study(run)
-    else:
-        study = affine_mnist_study(
-            methods=None if methods is None else [part.strip() for part in methods.split(",")],
-            epochs=epochs,
-            seeds=3 if seeds is None else seeds,
-            test_images=test_images,
-            extras=extras,
-        )
+    asked = Asked(
+        methods=None if methods is None else tuple(part.strip() for part in methods.split(",")),
+        epochs=epochs,
+        images=images,
+        seeds=seeds,
+        test_images=test_images,
+        extras=extras,
+        root=root,
+        is_small=is_small,
+        on_problem=on_problem,
+    )
+    is_stored = resume and run.exists and not asked.given
+    study = stored_study(run) if is_stored else study_of(name, asked)
     with interruptible(run):
         run_study(
             study,

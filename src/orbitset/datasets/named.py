@@ -1,12 +1,24 @@
 """Data by name or by path."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from orbitset.datasets.arrays import load_array, split
+from orbitset.datasets.decode import load_images
 from orbitset.datasets.digits import load_digits
 from orbitset.datasets.images import Splits
-from orbitset.datasets.mnist import is_mnist_folder, load_mnist
+from orbitset.datasets.kept_heads import load_heads
+from orbitset.datasets.manifest import read_manifest
+from orbitset.datasets.mnist import data_root, is_mnist_folder, load_mnist
+from orbitset.datasets.multi_pie import crop_by_camera, scan_multi_pie
+from orbitset.datasets.observed import ObservedImages
+from orbitset.datasets.table import ImageTable, OnProblem, Problem, orbit_problems
 from orbitset.errors import DataError
+
+MULTI_PIE = "multi-pie:"
+FACES = ("pie32", "pointing04")
+"""Sets of faces that are looked for under the data root, each with its manifest.csv"""
+MANIFESTS = (".csv", ".tsv", ".parquet", ".pq")
 
 
 def load_splits(data: str) -> Splits:
@@ -25,3 +37,73 @@ def load_splits(data: str) -> Splits:
         f"{path} is not data that can be read; give a folder with MNIST's idx files, "
         "or a .npy or .npz file of images"
     )
+
+
+def load_observed(
+    data: str,
+    *,
+    orbit: Sequence[str],
+    target: tuple[str, str] | None = None,
+    factors: Sequence[str] = (),
+    size_px: int | None = None,
+    is_colour: bool = False,
+    min_members: int = 2,
+    on_problem: OnProblem = "stop",
+    device: str = "cpu",
+) -> tuple[ObservedImages, tuple[Problem, ...]]:
+    """Images with factors, and the problems of those that were left out.
+
+    `data` is `heads` or, for some of them, `heads:20x6` (people x lights), `multi-pie:` and its folder,
+    `pie32`, `pointing04`, or the path of a manifest. `orbit`, `target` and `min_members` say which orbits
+    can be used.
+    """
+    name, _, rest = data.partition(":")
+    if name == "heads":
+        return load_heads(*_heads_asked(rest), size_px=size_px or 64, device=device), ()
+    if data.startswith(MULTI_PIE):
+        table = crop_by_camera(scan_multi_pie(Path(data.removeprefix(MULTI_PIE))).table)
+    else:
+        table = read_manifest(manifest_of(data), factors=factors, on_problem=on_problem)
+    table = _usable(table, orbit, target, min_members, on_problem)
+    images, left = load_images(table, size_px=size_px, is_colour=is_colour, on_problem=on_problem)
+    settled = _usable(left, orbit, target, min_members, on_problem)
+    if len(settled) < len(left):  # what could not be decoded took its orbit with it
+        images, settled = load_images(
+            settled, size_px=size_px, is_colour=is_colour, on_problem=on_problem
+        )
+    return images, settled.left_out
+
+
+def manifest_of(data: str) -> Path:
+    """The manifest at a path, or of a set that lies under the data root by its name."""
+    if data in FACES:
+        return data_root() / data / "manifest.csv"
+    if Path(data).suffix.lower() not in MANIFESTS:
+        raise DataError(
+            f"{data} is not data with factors; give heads, multi-pie:FOLDER, {', '.join(FACES)}, "
+            f"or a manifest in {', '.join(MANIFESTS)}"
+        )
+    return Path(data)
+
+
+def _usable(
+    table: ImageTable,
+    orbit: Sequence[str],
+    target: tuple[str, str] | None,
+    min_members: int,
+    on_problem: OnProblem,
+) -> ImageTable:
+    problems = orbit_problems(table, orbit, target, min_members=min_members)
+    return table.without(problems, on_problem)
+
+
+def _heads_asked(text: str) -> tuple[int | None, int | None]:
+    """People and lights: 20x6; all of both if nothing is said."""
+    if not text:
+        return None, None
+    people, _, lights = text.partition("x")
+    if not (people.isdecimal() and lights.isdecimal()):
+        raise DataError(
+            f"heads:{text} is not understood; give heads:20x6 for 20 people in 6 lights"
+        )
+    return int(people), int(lights)

@@ -104,7 +104,7 @@ def affine_mnist_study(
         for name in chosen
     ]
     if extras and "OJ" in chosen:
-        base = next(line.config for line in lines if line.label == "OJ")
+        base = _sized(affine_mnist("OJ"), length, test_images)
         lines += [
             Line(label=label, config=with_settings(base, settings), role="variant")
             for label, settings in VARIANTS.items()

@@ -36,10 +36,10 @@ def figure_arrays(
         "epsilons": curve.epsilons,
         "invariance": curve.invariance,
         "selectivity": curve.selectivity,
-        "canonical": _to_uint8(test.canonical(shown)),
-        "transformed": _to_uint8(transformed),
-        "rectified": _to_uint8(rectified),
-        "members": _to_uint8(test.members(strips, strip_member.repeat(rows))).unflatten(
+        "canonical": to_uint8(test.canonical(shown)),
+        "transformed": to_uint8(transformed),
+        "rectified": to_uint8(rectified),
+        "members": to_uint8(test.members(strips, strip_member.repeat(rows))).unflatten(
             0, (rows, _STRIP_COLUMNS)
         ),
     }
@@ -47,7 +47,7 @@ def figure_arrays(
         arrays["margin"] = torch.tensor(config.margin)
     if task is not None and config.evaluation.tsne_points:
         queries = task.encode_queries(encode, limit=config.evaluation.tsne_points)
-        arrays["tsne"] = _tsne(queries.codes, config.evaluation.seed)
+        arrays["tsne"] = tsne_points(queries.codes, config.evaluation.seed)
         arrays["tsne_labels"] = queries.labels
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **{k: v.cpu().numpy() for k, v in arrays.items()})
@@ -64,11 +64,11 @@ def _shown_orbits(test: AffineOrbits) -> Tensor:
     return torch.tensor((firsts + rest)[:_GRID_COLUMNS], device=test.device)
 
 
-def _to_uint8(images: Tensor) -> Tensor:
+def to_uint8(images: Tensor) -> Tensor:
     return (images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-def _tsne(codes: Tensor, seed: int) -> Tensor:
+def tsne_points(codes: Tensor, seed: int) -> Tensor:
     from sklearn.manifold import TSNE
 
     perplexity = min(30.0, (len(codes) - 1) / 3)

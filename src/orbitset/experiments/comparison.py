@@ -15,6 +15,7 @@ from typing import Any, get_args
 from orbitset.config import differences, from_dict, to_dict
 from orbitset.errors import ConfigError, RunError, check_choice
 from orbitset.evaluation.statistics import Correction
+from orbitset.experiments.computed import MEASURES
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.scores import (
     Scores,
@@ -23,7 +24,6 @@ from orbitset.experiments.scores import (
     score_row,
     stopped_scores,
 )
-from orbitset.experiments.single import MEASURES
 from orbitset.files import remove_parts, write_atomically
 from orbitset.report.figures import accuracy_curves
 from orbitset.report.parts import picture

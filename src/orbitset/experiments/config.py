@@ -1,14 +1,17 @@
-"""One experiment, described whole: what config.json holds."""
+"""One training, described whole: what config.json holds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from orbitset.config import from_dict
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, check_choice
 from orbitset.experiments.methods import Method, has_transformer, objective_of
 from orbitset.losses.methods import LossConfig
 from orbitset.losses.methods import Method as Objective
 from orbitset.orbits.computed import OrbitConfig
+from orbitset.orbits.observed import ObservedConfig
 from orbitset.training.fit import TrainConfig
 
 On = Literal["test", "validation"]
@@ -42,19 +45,57 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentConfig:
-    """One method trained once on computed orbits and evaluated by one-shot recognition."""
+class PairsConfig:
+    """Verification and retrieval on observed images that were not trained on."""
+
+    split_by: str
+    """The factor whose values tell what is trained on and what is tested on"""
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    validation: tuple[str, ...] = ()
+    """To choose a stopping time on; if there are none, the end of training counts"""
+    exclude: tuple[str, ...] = ()
+    """In retrieval, images of the query's label that share one of these factors with it are left out"""
+    seed: int = 0
+    """Of what the figures show"""
+    pictures: int = 40
+    """Queries kept for the figures, with what was found; 0 for none"""
+    tsne_labels: int = 10
+    """Labels whose test images are drawn in the plane; 0 for none"""
+
+    def __post_init__(self) -> None:
+        for name in ("train", "test"):
+            if not getattr(self, name):
+                raise ConfigError(f"evaluation.{name} is empty; give values of {self.split_by}")
+        parts = [*self.train, *self.validation, *self.test]
+        twice = sorted({value for value in parts if parts.count(value) > 1})
+        if twice:
+            raise ConfigError(
+                f"{self.split_by} {', '.join(twice)} is in two of evaluation.train, validation and test; "
+                "what is tested on must not be trained on"
+            )
+        for name in ("pictures", "tsne_labels"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"evaluation.{name} is {getattr(self, name)}; give at least 0")
+
+    @property
+    def splits(self) -> int:
+        """How many pairs of a validation and a test side a run has scores of."""
+        return 1 if self.validation else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig:
+    """One method trained once: what all experiments have."""
 
     name: str
     data: str
-    """mnist, digits, or the path of images"""
+    """The name of a data set, or the path of images"""
     method: Method = "OJ"
     seed: int = 0
-    orbits: OrbitConfig = field(default_factory=OrbitConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    evaluation: EvalConfig = field(default_factory=EvalConfig)
     cut_down: str | None = None
     """In words, what makes it smaller than what it stands for; said wherever its figures appear"""
 
@@ -84,16 +125,59 @@ class ExperimentConfig:
     def has_transformer(self) -> bool:
         return has_transformer(self.method)
 
-    def __post_init__(self) -> None:
+    def _check(self, orbits: OrbitConfig | ObservedConfig) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; give at least 0")
-        if self.objective in ("OJ", "OT") and self.orbits.members_per_batch < 2:
+        if self.objective in ("OJ", "OT") and orbits.members_per_batch < 2:
             raise ConfigError(
-                f"orbits.members_per_batch is {self.orbits.members_per_batch}, but {self.method} compares "
+                f"orbits.members_per_batch is {orbits.members_per_batch}, but {self.method} compares "
                 "members of one orbit; give at least 2"
             )
-        if self.uses_margin and self.orbits.orbits_per_batch < 2:
+        if self.uses_margin and orbits.orbits_per_batch < 2:
             raise ConfigError(
-                f"orbits.orbits_per_batch is {self.orbits.orbits_per_batch}, but {self.method} compares "
+                f"orbits.orbits_per_batch is {orbits.orbits_per_batch}, but {self.method} compares "
                 "orbits: a batch with one orbit has no negatives; give at least 2"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentConfig(MethodConfig):
+    """Computed orbits, evaluated by one-shot recognition."""
+
+    orbits: OrbitConfig = field(default_factory=OrbitConfig)
+    evaluation: EvalConfig = field(default_factory=EvalConfig)
+
+    def __post_init__(self) -> None:
+        self._check(self.orbits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedExperiment(MethodConfig):
+    """Observed orbits, evaluated by verification and retrieval."""
+
+    orbits: ObservedConfig
+    evaluation: PairsConfig
+    is_private: bool = False
+    """Where the terms of the images ask for it: nothing is kept from which one could be seen, neither images
+    nor weights"""
+
+    def __post_init__(self) -> None:
+        self._check(self.orbits)
+        if self.orbits.label is None:
+            raise ConfigError("orbits.label is not given; name the factor that is to be recognised")
+        if self.objective == "ST" and self.orbits.label not in self.orbits.orbit:
+            raise ConfigError(
+                f"{self.method} learns from {self.orbits.label}, which the members of an orbit need not "
+                f"share; put it into orbits.orbit ({', '.join(self.orbits.orbit)})"
+            )
+
+
+Experiment = ExperimentConfig | ObservedExperiment
+
+
+def read_experiment(values: Mapping[str, Any]) -> Experiment:
+    """The configuration that config.json holds, of either kind."""
+    orbits = values.get("orbits")
+    if isinstance(orbits, Mapping) and "orbit" in orbits:
+        return from_dict(ObservedExperiment, values)
+    return from_dict(ExperimentConfig, values)

@@ -22,7 +22,7 @@ from orbitset.evaluation.statistics import (
     mean_interval,
     mean_over_seeds,
 )
-from orbitset.experiments.single import row
+from orbitset.experiments.rows import row
 from orbitset.runs import Run
 
 
@@ -45,15 +45,40 @@ class Scores:
         return means
 
 
-def stopped_scores(runs: Sequence[Run], measure: str, splits: int) -> Scores:
-    """Scores of one method's runs, a seed each. What there was before training is no stopping time."""
+def joined(parts: Sequence[Scores]) -> Scores:
+    """The scores of one method on several splits of the data, each trained anew."""
+    return Scores(
+        np.concatenate([part.score_SR for part in parts], 1),
+        np.concatenate([part.epoch_SR for part in parts], 1),
+    )
+
+
+def final_scores(runs: Sequence[Run], measure: str) -> Scores:
+    """Scores at the end of training, where no part of the data was kept to choose a stopping time on."""
+    try:
+        ends = [run.records()[-1] for run in runs]
+        scores = [[float(end[measure]["mean"])] for end in ends]
+        return Scores(np.array(scores), np.array([[float(end["epoch"])] for end in ends]))
+    except (KeyError, TypeError, ValueError) as error:
+        names = ", ".join(str(run / "metrics.jsonl") for run in runs)
+        raise RunError(f"one of {names} is damaged: {error!r}") from None
+
+
+def stopped_scores(
+    runs: Sequence[Run], measure: str, splits: int, *, least: int = 2, is_swapped: bool = False
+) -> Scores:
+    """Scores of one method's runs, a seed each. What there was before training is no stopping time.
+
+    Swapped, the time is chosen on the test side and scored on the validation side.
+    """
     scores, epochs = [], []
+    chosen_on, scored_on = ("te", "va") if is_swapped else ("va", "te")
     for run in runs:
-        records = [record for record in _records(run, measure, splits) if record["step"] > 0]
+        records = [record for record in _records(run, measure, splits, least) if record["step"] > 0]
         try:
             sides = [
                 torch.tensor([record[measure][side] for record in records], dtype=torch.float64)
-                for side in ("va", "te")
+                for side in (chosen_on, scored_on)
             ]
             stopped = stop_early(*sides)
             epochs.append([float(records[at]["epoch"]) for at in stopped.evaluation_S])
@@ -63,8 +88,8 @@ def stopped_scores(runs: Sequence[Run], measure: str, splits: int) -> Scores:
     return Scores(np.array(scores), np.array(epochs))
 
 
-def _records(run: Run, measure: str, splits: int) -> list[dict[str, Any]]:
-    """The run's records; refuses what has no scores of two splits or more, or lost some of them."""
+def _records(run: Run, measure: str, splits: int, least: int) -> list[dict[str, Any]]:
+    """The run's records; refuses what has no scores of so many splits or more, or lost some of them."""
     name, records = run / "metrics.jsonl", run.records()
     if not name.read_bytes().endswith(b"\n"):
         raise RunError(f"{name} is damaged: its last line is cut off")
@@ -73,9 +98,9 @@ def _records(run: Run, measure: str, splits: int) -> list[dict[str, Any]]:
     if any(not isinstance(record.get(measure), dict) for record in records):
         raise RunError(f"{name} has no {measure}, which needs images with labels")
     sides = [record[measure].get(side, []) for record in records for side in ("va", "te")]
-    if splits < 2 or not any(sides):
+    if splits < least or not any(sides):
         raise RunError(
-            f"{run.path} was evaluated on {splits if splits < 2 else 0} splits; "
+            f"{run.path} was evaluated on {splits if splits < least else 0} splits; "
             "a test of significance needs at least two",
             hint="train it with --set evaluation.splits=10",
             is_usage=True,
@@ -91,7 +116,7 @@ def score_row(
     """A line of the table: mean and s.d. over splits, interval over seeds, the paper's test against it."""
     summary = {
         "mean": float(scores.by_split.mean()),
-        "sd": float(scores.by_split.std(ddof=1)),
+        "sd": float(scores.by_split.std(ddof=1)) if len(scores.by_split) > 1 else None,
         "n": len(scores.by_split),
         "repeated": "splits",
     }
@@ -111,9 +136,11 @@ def paired_tests(
     *,
     correction: Correction = "bonferroni",
     comparisons: int | None = None,
+    tested_share: float = 1.0,
 ) -> list[dict[str, Any]]:
     """The reference against every other, by each test. p is corrected for so many comparisons: those made
-    here, or those that belong together elsewhere, whether or not all were made."""
+    here, or those that belong together elsewhere, whether or not all were made. `tested_share` is the size of
+    a split's test part over that of the part beside it, 1 for halves."""
     by_split = {label: of_label.by_split.tolist() for label, of_label in scores.items()}
     rows = []
     for test in get_args(Test):
@@ -122,8 +149,8 @@ def paired_tests(
             by_split,
             test=test,
             correction="none",
-            tested=1,
-            trained=1,  # halves
+            tested=tested_share,
+            trained=1,
         )
         missing = [1.0] * max(0, (comparisons or 0) - len(found))
         p = [one.test.p for one in found] + missing
@@ -157,15 +184,23 @@ def over_seeds(
     return found
 
 
-def mean_curve(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Epoch and accuracy at every evaluation: the mean over seeds of the means and spreads over draws."""
+def mean_curve(
+    runs: Sequence[Run], measures: Sequence[str] = ("accuracy",)
+) -> list[dict[str, Any]]:
+    """Epoch and measures at every evaluation, averaged over runs; the s.d. is the mean of those over draws
+    or, where a run has none of its own, over the runs."""
     curve = []
     try:
         for records in zip(*(run.records() for run in runs), strict=True):
             (epoch,) = {record["epoch"] for record in records}
-            mean = float(np.mean([record["accuracy"]["mean"] for record in records]))
-            sd = float(np.mean([record["accuracy"]["sd"] or 0.0 for record in records]))
-            curve.append({"epoch": epoch, "accuracy": {"mean": mean, "sd": sd}})
+            point: dict[str, Any] = {"epoch": epoch}
+            for measure in measures:
+                means = [record[measure]["mean"] for record in records]
+                spreads = [record[measure]["sd"] for record in records]
+                over_runs = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+                sd = over_runs if None in spreads else float(np.mean(spreads))
+                point[measure] = {"mean": float(np.mean(means)), "sd": sd}
+            curve.append(point)
     except (KeyError, TypeError, ValueError) as error:
         names = ", ".join(str(run / "metrics.jsonl") for run in runs)
         raise RunError(

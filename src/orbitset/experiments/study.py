@@ -1,23 +1,25 @@
 """Several methods trained with several seeds each, and what they show together.
 
-A study is a folder of runs, one per line of its table and seed: `OJ/seed-0`, `OJ-as-printed/seed-2`. It is
-resumable run by run and, within a run, from its last checkpoint.
+A study is a folder of runs, one per line of its table and seed: `OJ/seed-0`, `OJ-as-printed/seed-2`. Where
+the data is split in several ways, a method has a line for each: `OJ/12-3-4/seed-0`. It is resumable run by
+run and, within a run, from its last checkpoint.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from orbitset.config import differences, from_dict, to_dict
+from orbitset.config import differences, to_dict
 from orbitset.errors import ConfigError, RunError
-from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.config import Experiment, ObservedExperiment, read_experiment
 from orbitset.experiments.overall import Overall
 from orbitset.experiments.single import train
 from orbitset.files import file_name
 from orbitset.runs import Run
 from orbitset.training.progress import Progress, Silent
 
-Role = Literal["method", "variant", "point"]
+Role = Literal["method", "variant", "point", "curve"]
+_IN_TABLE = ("method", "variant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +27,27 @@ class Line:
     """One line of the table: a configuration, trained with every seed of the study."""
 
     label: str
-    config: ExperimentConfig
+    config: Experiment
+    split: str | None = None
+    """Which way the data is split, where there are several; lines of one label are then one of the table"""
     role: Role = "method"
-    """variant: a line of the table that is in no figure; point: of the curve over weights, trained once"""
+    """variant: a line of the table that is in no figure; point: of the curve over weights, trained once;
+    curve: for a figure alone"""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What the paper's table says, by measure: mean, sd, p"""
 
+    @property
+    def name(self) -> str:
+        """The label, and the split where there is one."""
+        return self.label if self.split is None else f"{self.label}, {self.split}"
+
+    @property
+    def is_in_table(self) -> bool:
+        return self.role in _IN_TABLE
+
     def path(self, seed: int) -> str:
-        return f"{file_name(self.label)}/seed-{seed}"
+        parts = [self.label, *([self.split] if self.split else []), f"seed-{seed}"]
+        return "/".join(map(file_name, parts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,48 +61,61 @@ class Study:
     """In words, what makes it smaller than the experiment it stands for; shown with all its figures"""
 
     def __post_init__(self) -> None:
-        if not any(line.role != "point" for line in self.lines) or not self.seeds:
+        if not any(line.is_in_table for line in self.lines) or not self.seeds:
             raise ConfigError("a study needs at least one method and one seed")
-        labels = [line.label for line in self.lines]
-        names = [file_name(label) for label in labels]
-        for label, name in zip(labels, names, strict=True):
-            if not name:
-                raise ConfigError(f"{label!r} cannot be the name of a folder; give it a letter")
-            if names.count(name) > 1:
-                raise ConfigError(f"{label} is named twice; name every method once")
+        paths = [line.path(0) for line in self.lines]
+        for line, path in zip(self.lines, paths, strict=True):
+            if not file_name(line.label):
+                raise ConfigError(
+                    f"{line.label!r} cannot be the name of a folder; give it a letter"
+                )
+            if paths.count(path) > 1:
+                raise ConfigError(f"{line.name} is named twice; name every method once")
 
     def runs(self) -> list[tuple[Line, int]]:
         """All first seeds before any second one, so that a table can be had early; points last of all."""
-        table = [line for line in self.lines if line.role != "point"]
-        points = [line for line in self.lines if line.role == "point"]
+        table = [line for line in self.lines if line.is_in_table]
+        others = [line for line in self.lines if not line.is_in_table]
         return [
             *((line, seed) for seed in self.seeds for line in table),
-            *((line, seed) for line in points for seed in self.seeds_of(line)),
+            *((line, seed) for line in others for seed in self.seeds_of(line)),
         ]
 
     def seeds_of(self, line: Line) -> tuple[int, ...]:
-        return self.seeds[:1] if line.role == "point" else self.seeds
+        return self.seeds if line.is_in_table else self.seeds[:1]
 
-    def config_of(self, line: Line, seed: int) -> ExperimentConfig:
-        """Only the first seed's codes are drawn in the plane."""
-        evaluation = line.config.evaluation
-        if seed != self.seeds[0] or line.role == "point":
-            evaluation = replace(evaluation, tsne_points=0)
-        return replace(
-            line.config, name=self.name, seed=seed, evaluation=evaluation, cut_down=self.cut_down
-        )
+    def lines_of(self, label: str) -> list[Line]:
+        """The lines that are one in the table: one for each split."""
+        return [line for line in self.lines if line.label == label and line.is_in_table]
+
+    @property
+    def labels(self) -> list[str]:
+        """Of the table's lines, each once."""
+        return list(dict.fromkeys(line.label for line in self.lines if line.is_in_table))
+
+    def config_of(self, line: Line, seed: int) -> Experiment:
+        """Only the first line of a method, trained with the first seed, keeps what figures are drawn from."""
+        config = line.config
+        is_shown = seed == self.seeds[0] and line.is_in_table
+        if isinstance(config, ObservedExperiment):
+            is_shown = is_shown and line == self.lines_of(line.label)[0]
+            evaluation = config.evaluation
+            if not is_shown:
+                evaluation = replace(evaluation, pictures=0, tsne_labels=0)
+            config = replace(config, evaluation=evaluation)
+        elif not is_shown:
+            config = replace(config, evaluation=replace(config.evaluation, tsne_points=0))
+        return replace(config, name=self.name, seed=seed, cut_down=self.cut_down)
 
     def check(self, line: Line, seed: int, run: Run) -> None:
         """Refuse a run in the place of another: copied, or of an earlier study in the same folder."""
         if not run.exists and run.has_results:
             raise RunError(f"{run / 'config.json'} is missing or damaged")
         if run.exists:
-            changed = differences(
-                from_dict(ExperimentConfig, run.config), self.config_of(line, seed)
-            )
+            changed = differences(read_experiment(run.config), self.config_of(line, seed))
             if changed:
                 raise RunError(
-                    f"{run.path} is not the run of {line.label}, seed {seed}, that belongs there "
+                    f"{run.path} is not the run of {line.name}, seed {seed}, that belongs there "
                     f"({'; '.join(changed)})",
                     hint="remove that folder, or start the study anew with --overwrite",
                 )
@@ -101,6 +129,7 @@ class Study:
             "lines": [
                 {
                     "label": line.label,
+                    "split": line.split,
                     "role": line.role,
                     "paper": {name: dict(found) for name, found in line.paper.items()},
                     "runs": [line.path(seed) for seed in self.seeds_of(line)],
@@ -125,9 +154,10 @@ def _study(run: Run, config: Mapping[str, Any]) -> Study:
         lines = tuple(
             Line(
                 label=line["label"],
+                split=line["split"],
                 role=line["role"],
                 paper=line["paper"],
-                config=from_dict(ExperimentConfig, line["config"]),
+                config=read_experiment(line["config"]),
             )
             for line in config["lines"]
         )
@@ -180,7 +210,7 @@ def _train_all(study: Study, run: Run, *, device: str, progress: Progress) -> No
     for index, (line, seed) in enumerate(planned):
         each = Run(run / line.path(seed))
         study.check(line, seed, each)
-        overall.begin(index, f"{line.label}, seed {seed}")
+        overall.begin(index, f"{line.name}, seed {seed}")
         # recorded runs come without their weights, which nothing here needs again
         if not each.has_results:
             config = study.config_of(line, seed)
@@ -196,7 +226,7 @@ def _changed(old: Study, new: Study) -> str:
         for name in ("name", "cut_down", "seeds")
         if getattr(old, name) != getattr(new, name)
     ]
-    before, after = ({line.label: line.config for line in study.lines} for study in (old, new))
+    before, after = ({line.name: line.config for line in study.lines} for study in (old, new))
     for label in {**before, **after}:
         if label not in before or label not in after:
             parts.append(f"{label} {'added' if label in after else 'left out'}")

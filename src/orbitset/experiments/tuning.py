@@ -12,10 +12,10 @@ from typing import Any
 
 from orbitset.config import differences, from_dict, to_dict
 from orbitset.errors import ConfigError, OrbitsetError, RunError
+from orbitset.experiments.computed import load_data
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.methods import Method, parse_method
 from orbitset.experiments.search_space import space_of
-from orbitset.experiments.single import load_data
 from orbitset.experiments.trials import MethodSearch, Trials, train_one_by_one, train_side_by_side
 from orbitset.runs import Run
 from orbitset.training.progress import Progress, Silent

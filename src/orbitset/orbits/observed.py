@@ -6,13 +6,72 @@ into it, and threads gather what the next batches show while the device works on
 Shapes: N images, O orbits, B images asked for.
 """
 
+from dataclasses import dataclass
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
-from orbitset.errors import DataError
+from orbitset.errors import ConfigError, DataError, check_choice
+from orbitset.orbits.epochs import Weighting
 
+OnProblem = Literal["stop", "skip"]
 _SHARE_OF_DEVICE = 0.5
 """Of the device's free memory, for images; the rest is for training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedConfig:
+    """Which images are one orbit, and how orbits are batched."""
+
+    orbit: tuple[str, ...]
+    """Factors that all members of an orbit share"""
+    canonical: str | None = None
+    """The target of each orbit, as factor=value; the first member if not given"""
+    label: str | None = None
+    """The factor that is to be recognised"""
+    size_px: int | None = None
+    """Images are fitted into a square of that size; if not given, they must have one size"""
+    is_colour: bool = False
+    weighting: Weighting = "orbit"
+    """What is shown equally often where orbits have many sizes: orbits, or images"""
+    min_members: int = 2
+    """An orbit with fewer is a problem"""
+    on_problem: OnProblem = "stop"
+    """What becomes of images that cannot be used: stop and name them, or skip them and keep the list"""
+    orbits_per_batch: int = 18
+    members_per_batch: int = 4
+
+    def __post_init__(self) -> None:
+        check_choice("orbits.weighting", self.weighting, get_args(Weighting))
+        check_choice("orbits.on_problem", self.on_problem, get_args(OnProblem))
+        if not self.orbit:
+            raise ConfigError(
+                "orbits.orbit is empty; name the factors that members of an orbit share"
+            )
+        if self.canonical is not None and not all(self.canonical.partition("=")):
+            raise ConfigError(
+                f"orbits.canonical is {self.canonical!r}; write it as factor=value, such as view=051"
+            )
+        for name in ("min_members", "orbits_per_batch", "members_per_batch"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"orbits.{name} is {getattr(self, name)}; give at least 1")
+        if self.size_px is not None and self.size_px < 2:
+            raise ConfigError(f"orbits.size_px is {self.size_px}; give at least 2")
+
+    @property
+    def target(self) -> tuple[str, str] | None:
+        """The factor and the value that tell an orbit's target."""
+        if self.canonical is None:
+            return None
+        factor, _, value = self.canonical.partition("=")
+        return factor, value
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """All that are named here."""
+        named = [*self.orbit, *(self.target or ())[:1], *([self.label] if self.label else [])]
+        return tuple(dict.fromkeys(named))
 
 
 class ObservedOrbits:

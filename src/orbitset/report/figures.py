@@ -1,6 +1,6 @@
 """Figures drawn from run folders: each function gives a matplotlib figure and knows no models."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -16,6 +16,7 @@ COLOURS = {
     "AE": "#7d8597",
 }
 _GREY, _INK = "#9aa3af", "#1f2937"
+_RIGHT, _WRONG = "#2f9e44", "#c8384e"
 _CELL_IN = 0.62
 _STYLE: Any = {
     "font.size": 10,
@@ -43,9 +44,12 @@ def _strokes(labels: Sequence[str]) -> list[tuple[Any, str]]:
 
 
 def accuracy_curves(
-    curves: Sequence[tuple[str, list[dict[str, Any]]]], baseline: float | None
+    curves: Sequence[tuple[str, list[dict[str, Any]]]],
+    baseline: float | None,
+    measure: str = "accuracy",
+    name: str = "one-shot accuracy",
 ) -> Figure:
-    """One-shot accuracy against epochs for each method; the band is one s.d. over draws.
+    """A measure against epochs for each method; the band is one s.d., over draws or over splits.
 
     A method with a spatial transformer has the colour of the method without, in dashes.
     """
@@ -57,11 +61,13 @@ def accuracy_curves(
         strokes = _strokes([label for label, _ in curves])
         for (method, records), (colour, dashes) in zip(curves, strokes, strict=True):
             epoch = np.array([record["epoch"] for record in records])
-            mean = np.array([record["accuracy"]["mean"] for record in records])
-            sd = np.array([record["accuracy"]["sd"] for record in records])
+            mean = np.array([record[measure]["mean"] for record in records])
+            sd = np.array([record[measure]["sd"] for record in records])
             axes.fill_between(epoch, mean - sd, mean + sd, color=colour, alpha=0.12, lw=0)
             axes.plot(epoch, mean, dashes, color=colour, lw=2, marker="o", ms=3.5, label=method)
-        axes.set(xlabel="epochs", ylabel="one-shot accuracy", ylim=(0, None), xlim=(0, None))
+        axes.set(xlabel="epochs", ylabel=name, xlim=(0, None))
+        if measure == "accuracy":
+            axes.set_ylim(0, None)
         if len(curves) > 4:
             axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         else:
@@ -173,8 +179,11 @@ def image_columns(columns: Sequence[tuple[str, np.ndarray]]) -> Figure:
     return figure
 
 
-def image_rows(rows: Sequence[tuple[str, np.ndarray]]) -> Figure:
-    """Labelled rows of images, (columns, channels, height, width) uint8 each."""
+def image_rows(
+    rows: Sequence[tuple[str, np.ndarray]], hits: Mapping[str, np.ndarray] | None = None
+) -> Figure:
+    """Labelled rows of images, (columns, channels, height, width) uint8 each. Rows that `hits` names are
+    framed by whether each image is right."""
     columns = len(rows[0][1])
     label_in = 1.0
     size = (label_in + columns * _CELL_IN, len(rows) * _CELL_IN)
@@ -185,10 +194,20 @@ def image_rows(rows: Sequence[tuple[str, np.ndarray]]) -> Figure:
         for column, image in enumerate(images):
             left = (label_in + column * _CELL_IN) / size[0]
             box = (left, bottom, 0.94 * _CELL_IN / size[0], 0.94 / len(rows))
-            _show(figure.add_axes(box), image)
+            axes = figure.add_axes(box)
+            _show(axes, image)
+            if hits is not None and label in hits:
+                _frame(axes, bool(hits[label][column]))
     return figure
 
 
 def _show(axes: Any, image: np.ndarray) -> None:
     axes.imshow(image.transpose(1, 2, 0).squeeze(), cmap="gray", vmin=0, vmax=255)
     axes.axis("off")
+
+
+def _frame(axes: Any, is_right: bool) -> None:
+    axes.axis("on")
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set(visible=True, lw=2.2, color=_RIGHT if is_right else _WRONG)

@@ -7,6 +7,7 @@ from typing import Any
 from orbitset.errors import RunError
 from orbitset.files import write_atomically
 from orbitset.report import figures, parts
+from orbitset.report.faces import faces_page, is_observed
 from orbitset.report.study import study_page
 from orbitset.report.tables import (
     format_repeats,
@@ -28,7 +29,9 @@ def write_report(run: Run, results: dict[str, Any] | None = None) -> Path:
     found = run.read_json("results.json") if results is None else results
     try:
         figures_of = parts.Figures(_mark(found))
-        if run.kind == "study":
+        if is_observed(run):
+            text = faces_page(run, found, figures_of)
+        elif run.kind == "study":
             text = study_page(run, found, figures_of)
         else:
             inside = run.config.get("runs")

@@ -39,19 +39,19 @@ def study_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> st
     first = {label: Run(run / line["runs"][at]) for label, line in lines.items()}
     methods = [label for label, line in lines.items() if line["role"] == "method"]
     shown = [
-        _heading(run, methods, shown_in.cut_down, results["environments"]),
+        heading(run, methods, shown_in.cut_down, results["environments"]),
         _measures(results),
         _curves(shown_in, methods, results),
         _maps(shown_in, {label: first[label] for label in methods}),
         _pictures(shown_in, first),
         _ratios(shown_in, results),
-        _times(run, lines, results),
-        _settings(lines, first),
+        times(run, list(lines), results),
+        settings(lines, first),
     ]
     return parts.frame(f"orbitset · {run.config['name']}", shown)
 
 
-def _heading(
+def heading(
     run: Run, methods: Sequence[str], mark: str | None, environments: Sequence[dict[str, Any]]
 ) -> str:
     environment = run.read_json("environment.json")
@@ -82,7 +82,7 @@ def _measures(results: dict[str, Any]) -> str:
             [one for one in results[kind] if one["metric"] == metric]
             for kind in ("rows", "tests", "over_seeds")
         )
-        tables = _scores(rows) + _tests(tests) + _over_seeds(seeds)
+        tables = score_table(rows) + tests_table(tests) + seeds_table(seeds)
         name = metric_name(metric)
         if metric == "accuracy":
             shown.append(tables)
@@ -91,14 +91,14 @@ def _measures(results: dict[str, Any]) -> str:
     return "".join(shown)
 
 
-def _scores(rows: Sequence[dict[str, Any]]) -> str:
+def score_table(rows: Sequence[dict[str, Any]]) -> str:
     cells = [
         [
             row["method"],
             format_value(row),
             format_paper(row),
             format_p(row["p_corrected"]),
-            _interval(row["seeds_low"], row["seeds_high"]),
+            interval(row["seeds_low"], row["seeds_high"]),
             "" if row["epoch"] is None else f"{row['epoch']:.2g}",
             format_repeats(row),
         ]
@@ -108,16 +108,16 @@ def _scores(rows: Sequence[dict[str, Any]]) -> str:
     return parts.table(head, cells)
 
 
-def _interval(low: float | None, high: float | None) -> str:
+def interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{low:.3f} – {high:.3f}"
 
 
-def _tests(tests: Sequence[dict[str, Any]]) -> str:
+def tests_table(tests: Sequence[dict[str, Any]]) -> str:
     cells = [
         [
             f"{test['method']} − {test['against']}",
             test["test"],
-            _difference(test["difference"], test),
+            difference(test["difference"], test),
             *(format_p(test[name]) for name in ("p", "p_bonferroni", "p_holm")),
         ]
         for test in tests
@@ -126,11 +126,11 @@ def _tests(tests: Sequence[dict[str, Any]]) -> str:
     return f"<p>{_OVERLAP}</p>{parts.table(head, cells)}" if tests else ""
 
 
-def _over_seeds(pairs: Sequence[dict[str, Any]]) -> str:
+def seeds_table(pairs: Sequence[dict[str, Any]]) -> str:
     cells = [
         [
             f"{pair['method']} − {pair['against']}",
-            _difference(pair["mean"], pair),
+            difference(pair["mean"], pair),
             f"{pair['repeats']} seeds",
         ]
         for pair in pairs
@@ -139,7 +139,7 @@ def _over_seeds(pairs: Sequence[dict[str, Any]]) -> str:
     return text + parts.table(["difference", "mean (95 %)", "over"], cells) if pairs else ""
 
 
-def _difference(mean: float, interval: dict[str, Any]) -> str:
+def difference(mean: float, interval: dict[str, Any]) -> str:
     shown = f"{mean:+.3f} ({interval['low']:+.3f} to {interval['high']:+.3f})"
     return shown.replace("-", "−")
 
@@ -153,7 +153,7 @@ def _curves(shown_in: parts.Figures, methods: Sequence[str], results: dict[str, 
     ]
     drawn = figures.accuracy_curves(curves, pixels[0] if pixels else None)
     caption = "One-shot accuracy during training, mean over seeds; the band is one s.d. over draws."
-    return _section("Accuracy against epochs", shown_in.show("accuracy", drawn, caption))
+    return section("Accuracy against epochs", shown_in.show("accuracy", drawn, caption))
 
 
 def _maps(shown_in: parts.Figures, first: dict[str, Run]) -> str:
@@ -166,7 +166,7 @@ def _maps(shown_in: parts.Figures, first: dict[str, Run]) -> str:
     caption = (
         "The same test images for every method at the end of training, by t-SNE, coloured by class."
     )
-    return _section("Codes in the plane", shown_in.show("tsne", drawn, caption))
+    return section("Codes in the plane", shown_in.show("tsne", drawn, caption))
 
 
 def _pictures(shown_in: parts.Figures, first: dict[str, Run]) -> str:
@@ -174,7 +174,7 @@ def _pictures(shown_in: parts.Figures, first: dict[str, Run]) -> str:
     any_arrays = next(iter(found.values()))
     drawn = figures.member_strips(any_arrays["members"])
     caption = "Members of four test orbits, the canonical one first."
-    shown = [_section("Orbits", shown_in.show("orbits", drawn, caption))]
+    shown = [section("Orbits", shown_in.show("orbits", drawn, caption))]
     inputs = [("canonical", any_arrays["canonical"]), ("transformed", any_arrays["transformed"])]
     rectified = [
         (label, found[label]["rectified"]) for label in ("AE", "OE", "OJ") if label in found
@@ -182,7 +182,7 @@ def _pictures(shown_in: parts.Figures, first: dict[str, Run]) -> str:
     if "OJ" in found:
         rows = figures.image_rows(_cut([*inputs, ("rectified", found["OJ"]["rectified"])]))
         caption = "Test images, each under a random transformation, rectified by OJ at the end of training."
-        shown.append(_section("Rectified", shown_in.show("rectified", rows, caption)))
+        shown.append(section("Rectified", shown_in.show("rectified", rows, caption)))
     transformers = [
         (label, found[label]["rectified"]) for label in ("ST-STN", "OT-STN", "OJ") if label in found
     ]
@@ -192,11 +192,11 @@ def _pictures(shown_in: parts.Figures, first: dict[str, Run]) -> str:
             "What the spatial transformers show their encoders, with class labels (ST-STN) and without "
             "(OT-STN), and what OJ decodes."
         )
-        shown.append(_section("Against spatial transformers", shown_in.show("stn", rows, caption)))
+        shown.append(section("Against spatial transformers", shown_in.show("stn", rows, caption)))
     if rectified:
         columns = figures.image_columns(_cut([*inputs, *rectified]))
         caption = "The canonical image, the one shown, and what AE, OE and OJ decode from it."
-        shown.append(_section("Decoded", shown_in.show("decoded", columns, caption)))
+        shown.append(section("Decoded", shown_in.show("decoded", columns, caption)))
     return "".join(shown)
 
 
@@ -204,7 +204,7 @@ def _cut(rows: Sequence[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]
     return [(label, images[:_SHOWN_COLUMNS]) for label, images in rows]
 
 
-def _section(title: str, shown: str) -> str:
+def section(title: str, shown: str) -> str:
     return f"<h2>{html.escape(title)}</h2>{parts.card(shown)}"
 
 
@@ -217,26 +217,27 @@ def _ratios(shown_in: parts.Figures, results: dict[str, Any]) -> str:
         "rate among them, are those of OJ. The bars are one s.d. over splits."
     )
     shown = shown_in.show("ratio", drawn, caption)
-    return _section("Weight of the two terms", shown)
+    return section("Weight of the two terms", shown)
 
 
-def _times(run: Run, lines: dict[str, Any], results: dict[str, Any]) -> str:
+def times(run: Run, labels: Sequence[str], results: dict[str, Any]) -> str:
     seconds = results["seconds"]
     cells = []
-    for label, line in lines.items():
-        runs = [Run(run / path) for path in line["runs"]]
+    for label in labels:
+        lines = [line for line in run.config["lines"] if line["label"] == label]
+        runs = [Run(run / path) for line in lines for path in line["runs"]]
         ended = [each.records()[-1] for each in runs if each.has_results]
         images = ended[0]["images"]
         cells.append([label, f"{images:,}", str(len(ended)), f"{seconds[label]:,.0f} s"])
     total = sum(seconds.values())
     return (
         f"<h2>Time</h2><p>Trainings with their evaluations, one after the other: {total / 60:.1f} minutes "
-        "in all, the curve over weights included.</p>"
+        "in all, those for curves included.</p>"
         + parts.table(["method", "images per training", "trainings", "time"], cells)
     )
 
 
-def _settings(lines: dict[str, Any], first: dict[str, Run]) -> str:
+def settings(lines: dict[str, Any], first: dict[str, Run]) -> str:
     found = ["<h2>Configuration and environment</h2>"]
     for label, line in lines.items():
         found.append(parts.details(f"{label}, configuration", line["config"]))

@@ -16,11 +16,21 @@ from orbitset.runs import without_nan
 
 METRIC_NAMES = {
     "accuracy": "one-shot accuracy",
-    "accuracy_cosine": "one-shot accuracy, cosine",
+    "auc": "verification AUC",
+    "top1": "top-1 retrieval",
+    "top5": "top-5 retrieval",
+    "map": "mean average precision",
+    "eer": "equal error rate",
+    "nmi": "k-means NMI",
+    "ari": "k-means ARI",
     "invariance": "invariance at ε = α",
     "selectivity": "selectivity at ε = α",
 }
-_SUFFIXES = {"_validation": ", on validation images"}
+_SUFFIXES = {
+    "_validation": ", on validation images",
+    "_swapped": ", sides swapped",
+    "_cosine": ", cosine",
+}
 _KEYS = ("method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected")
 _WIDTH = 80
 _LATEX = str.maketrans(

@@ -1,0 +1,120 @@
+"""Rendered heads: people seen from 13 views, in 20 lights and 4 sessions, as in a face database.
+
+Who somebody is lies in the shape of the head and in the paint of the skin. Sessions change expression, hair,
+glasses, clothes, pose and camera. View and light change the picture more than the person does. All that is
+drawn depends on the seed and on the numbers of person, session and view alone: person 7 is the same in a set
+of 20 as in one of 129.
+
+Shapes: N images of one channel and S x S pixels, V views, L lights.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from orbitset.datasets.head_people import VERSION as VERSION
+from orbitset.datasets.head_people import Head, draw_head
+from orbitset.datasets.head_pictures import LIGHTS as LAMPS
+from orbitset.datasets.head_pictures import picture
+from orbitset.datasets.observed import ObservedImages
+from orbitset.errors import ConfigError, check_choice
+from orbitset.seeds import stream
+
+VIEWS = tuple(str(degrees) for degrees in range(-90, 91, 15))
+"""Degrees from the front of the face to the camera; at "90" the nose points to the left of the picture."""
+LIGHTS = tuple(f"{light:02d}" for light in range(len(LAMPS)))
+"""See `head_pictures`: a bright room, 13 flashes from left to right, 5 from above, a lamp on the ceiling."""
+LIGHT_ORDER = (7, 3, 11, 0, 5, 9, 16, 1, 13, 14, 18, 19, 15, 17, 2, 12, 4, 10, 6, 8)
+"""Which lights are there if fewer are asked for: the first of these, well spread."""
+PEOPLE, SESSIONS = 129, 4
+EXPOSURE = 1.25
+
+
+def render_heads(
+    *,
+    people: int = PEOPLE,
+    views: Sequence[str] = VIEWS,
+    lights: int = len(LIGHTS),
+    sessions: int = SESSIONS,
+    size_px: int = 64,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ObservedImages:
+    """Grey images in the order of person, session, view and light, on the CPU whatever device renders them.
+
+    `on_progress` is told after each session of a person how many are done, and of how many.
+
+    >>> seen = render_heads(people=2, views=["0"], lights=3, sessions=1, size_px=8)
+    >>> seen.images.shape, seen.values["light"]
+    (torch.Size([6, 1, 8, 8]), ('03', '07', '11'))
+    """
+    _check(people=people, views=views, lights=lights, sessions=sessions, size_px=size_px)
+    chosen = sorted(LIGHT_ORDER[:lights])
+    degrees = [int(view) for view in views]
+    images = torch.empty(
+        people, sessions, len(degrees), lights, size_px, size_px, dtype=torch.uint8
+    )
+    for person in range(people):
+        for session in range(sessions):
+            images[person, session] = _photograph(
+                person, session, degrees, chosen, size_px, seed, torch.device(device)
+            )
+            if on_progress is not None:
+                on_progress(person * sessions + session + 1, people * sessions)
+    values = {
+        "person": tuple(f"{person + 1:03d}" for person in range(people)),
+        "session": tuple(str(session + 1) for session in range(sessions)),
+        "view": tuple(views),
+        "light": tuple(LIGHTS[light] for light in chosen),
+    }
+    numbers = torch.cartesian_prod(*(torch.arange(len(names)) for names in values.values()))
+    factors = dict(zip(values, numbers.T.contiguous(), strict=True))
+    return ObservedImages(images.view(-1, 1, size_px, size_px), factors, values)
+
+
+def _photograph(
+    person: int,
+    session: int,
+    degrees: Sequence[int],
+    lights: Sequence[int],
+    size_px: int,
+    seed: int,
+    device: torch.device,
+) -> Tensor:
+    """All views and lights of one person in one session, (V, L, S, S) uint8."""
+    head = draw_head(seed=seed, person=person, session=session)
+    shifts, noises = [], []
+    for angle in degrees:
+        generator = stream("heads", VERSION, seed, "view", person, session, angle)
+        x, y = (torch.rand(2, generator=generator).double() * 0.06 - 0.03).tolist()
+        shifts.append((head["shift_x"] + x, head["shift_y"] + y))
+        noise = torch.randn(len(LIGHTS), size_px, size_px, generator=generator)
+        noises.append(noise[list(lights)])
+    light_VLSS = picture(
+        head, degrees=degrees, lights=lights, shifts=shifts, size_px=size_px, device=device
+    )
+    return _develop(light_VLSS.cpu(), torch.stack(noises), head)
+
+
+def _develop(light_VLSS: Tensor, noise_VLSS: Tensor, head: Head) -> Tensor:
+    """Grey levels as the camera of a session gives them."""
+    bright = (light_VLSS * (EXPOSURE * head["exposure"])).clamp(0, 1) ** (1 / head["gamma"])
+    return (255 * bright + head["noise"] * noise_VLSS).round().clamp(0, 255).to(torch.uint8)
+
+
+def _check(*, people: int, views: Sequence[str], lights: int, sessions: int, size_px: int) -> None:
+    for name, value, most in (
+        ("people", people, None),
+        ("sessions", sessions, None),
+        ("lights", lights, len(LIGHTS)),
+        ("size_px", size_px, None),
+    ):
+        if value < 1 or (most is not None and value > most):
+            wanted = "at least 1" if most is None else f"1 to {most}"
+            raise ConfigError(f"{name} is {value}; give {wanted}")
+    if not views or len(set(views)) < len(views):
+        raise ConfigError(f"views is {list(views)}; give one or more, each once")
+    for view in views:
+        check_choice("view", view, VIEWS)

@@ -1,0 +1,128 @@
+"""Computed orbits, evaluated by one-shot recognition: the paper's affine experiments."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from orbitset.datasets.images import ImageSet, Splits
+from orbitset.datasets.named import load_splits
+from orbitset.encoders import Encoder
+from orbitset.errors import ConfigError
+from orbitset.evaluation.early_stopping import orbit_splits
+from orbitset.evaluation.labelled import Metric
+from orbitset.experiments.arrays import figure_arrays
+from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.rows import row, without_splits
+from orbitset.experiments.task import OneShotTask, encoding_with, orbit_curve, raw_pixels
+from orbitset.orbits.batches import OrbitBatches
+from orbitset.orbits.computed import AffineOrbits, Mode
+from orbitset.seeds import stable_seed
+
+MEASURES: dict[Metric, str] = {"euclidean": "accuracy", "cosine": "accuracy_cosine"}
+
+
+class ComputedTask:
+    """What a training on computed orbits learns from, and how it is scored."""
+
+    def __init__(self, config: ExperimentConfig, device: str) -> None:
+        self.config = config
+        self.splits = load_data(config)
+        train = self.splits.train
+        if config.objective == "ST" and train.labels is None:
+            raise ConfigError(
+                f"{config.method} learns from class labels, and these images have none"
+            )
+        self.image_shape = (train.images.shape[1], config.orbits.canvas_px)
+        self.test = _orbits(
+            config,
+            self.splits.test.to(device),
+            "fixed",
+            stable_seed("test", config.evaluation.seed),
+        )
+        has_labels = self.splits.test.labels is not None
+        self.one_shot = build_one_shot(config, self.splits, self.test) if has_labels else None
+        self.batches = OrbitBatches(
+            _orbits(
+                config, train.to(device), config.orbits.mode, stable_seed("train", config.seed)
+            ),
+            orbits_per_batch=config.orbits.orbits_per_batch,
+            members_per_batch=config.orbits.members_per_batch,
+            seed=config.seed,
+        )
+        self._halves = None
+        count, one_shot = config.evaluation.splits, self.one_shot
+        if one_shot is not None and count and len(one_shot.query_orbit.unique()) > 1:
+            seed = config.evaluation.seed
+            self._halves = orbit_splits(one_shot.query_orbit, splits=count, seed=seed)
+
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:
+        """What a record of metrics.jsonl says."""
+        config = self.config
+        encode = encoding_with(model, precision=config.train.precision)
+        metrics: dict[str, Any] = {}
+        if self.one_shot is not None:
+            for name, score in self.one_shot.scores(encode).items():
+                metrics[MEASURES[name]] = score.summary()
+                if self._halves is not None:
+                    validation, test = self._halves.scores(score.per_query)
+                    metrics[MEASURES[name]] |= {"va": validation, "te": test}
+        if config.uses_margin:
+            margin = torch.tensor([config.margin], dtype=torch.float64)
+            at_margin = orbit_curve(encode, self.test, margin)
+            metrics["invariance"] = float(at_margin.invariance)
+            metrics["selectivity"] = float(at_margin.selectivity)
+        return metrics
+
+    def rows(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Raw pixels, the encoder before training, and the encoder after it."""
+        config = self.config
+        rows = []
+        if self.one_shot is not None:
+            for metric, pixels in self.one_shot.scores(raw_pixels).items():
+                name = MEASURES[metric]
+                rows.append(row("pixels", name, pixels.summary()))
+                rows.append(row("untrained", name, without_splits(records[0][name])))
+                rows.append(row(config.method, name, without_splits(records[-1][name])))
+        for name in ("invariance", "selectivity") if config.uses_margin else ():
+            once = {"mean": records[-1][name], "sd": None, "n": 1, "repeated": "runs"}
+            rows.append(row(config.method, name, once))
+        suffix = "" if config.evaluation.on == "test" else "_validation"
+        return [{**one, "metric": one["metric"] + suffix} for one in rows]
+
+    def arrays(self, model: Encoder) -> bytes:
+        """What the figures are drawn from."""
+        return figure_arrays(self.config, model, self.one_shot, self.test)
+
+
+def load_data(config: ExperimentConfig) -> Splits:
+    """The images an experiment may look at: the test images only if it is evaluated on them."""
+    splits = load_splits(config.data)
+    return splits if config.evaluation.on == "test" else splits.without_test()
+
+
+def build_one_shot(
+    config: ExperimentConfig, splits: Splits, test: AffineOrbits, *, shots: int = 1
+) -> OneShotTask:
+    """The few-shot evaluation: the same for every method and training seed."""
+    seed = stable_seed("validation", config.evaluation.seed)
+    return OneShotTask(
+        _orbits(config, splits.validation.to(test.device), "fixed", seed),
+        test,
+        test_images=config.evaluation.test_images,
+        draws=config.evaluation.draws,
+        seed=config.evaluation.seed,
+        shots=shots,
+    )
+
+
+def _orbits(config: ExperimentConfig, images: ImageSet, mode: Mode, seed: int) -> AffineOrbits:
+    return AffineOrbits(
+        images.images,
+        images.labels,
+        canvas_px=config.orbits.canvas_px,
+        members=config.orbits.members,
+        ranges=config.orbits.affine,
+        mode=mode,
+        seed=seed,
+    )

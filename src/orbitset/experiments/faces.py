@@ -1,0 +1,276 @@
+"""The paper's faces: Multi-PIE by its sessions, and what can stand in for it.
+
+In the 2-1-1 splits two sessions are trained on, of the others the lower is to choose a stopping time on and
+the higher to score; the swapped result is given as well. In the 3-1 splits the fourth session is scored
+against epochs. Heads are rendered with Multi-PIE's design.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orbitset.config import with_settings
+from orbitset.datasets import heads, multi_pie
+from orbitset.datasets.named import MULTI_PIE
+from orbitset.encoders.rectifying import EncoderConfig
+from orbitset.errors import ConfigError
+from orbitset.experiments.config import ObservedExperiment, PairsConfig
+from orbitset.experiments.methods import Method, objective_of, parse_method
+from orbitset.experiments.study import Line, Role, Study
+from orbitset.losses.methods import Method as Objective
+from orbitset.orbits.observed import ObservedConfig
+from orbitset.training.fit import TrainConfig
+
+METHODS: tuple[Method, ...] = ("OJ", "EX", "OT", "OE", "ST", "AE")
+COMPARED: tuple[Method, ...] = ("OJ", "EX", "OT", "OE")
+"""Those of the paper's table"""
+IMAGES = 600_000
+"""Shown in every training"""
+SMALL_IMAGES = 60_000
+CHOSEN: dict[Objective, tuple[str, ...]] = {
+    "OJ": ("encoder.code_norm=sphere", "train.learning_rate=0.003"),
+    "OE": ("encoder.code_norm=sphere", "train.learning_rate=0.003"),
+    "OT": ("encoder.code_norm=batch",),
+    "EX": ("encoder.code_norm=batch",),
+    "ST": ("encoder.code_norm=batch",),
+    "AE": ("encoder.code_norm=batch",),
+}
+"""What the paper leaves open, for each method"""
+PAPER: dict[str, dict[str, dict[str, float]]] = {
+    "OJ": {"auc": {"mean": 0.94, "sd": 0.012}, "top1": {"mean": 0.95, "sd": 0.029}},
+    "EX": {
+        "auc": {"mean": 0.90, "sd": 0.007, "p": 6e-3},
+        "top1": {"mean": 0.80, "sd": 0.035, "p": 2e-2},
+    },
+    "OT": {
+        "auc": {"mean": 0.93, "sd": 0.008, "p": 6e-1},
+        "top1": {"mean": 0.97, "sd": 0.004, "p": 8e-1},
+    },
+    "OE": {
+        "auc": {"mean": 0.87, "sd": 0.026, "p": 4e-2},
+        "top1": {"mean": 0.99, "sd": 0.002, "p": 8e-2},
+    },
+}
+"""The paper's table for Multi-PIE, stopped early as ours"""
+CHANNELS, _SMALL_CHANNELS = (64, 128, 256, 512), (16, 32, 64, 128)
+_EARLY = (0.25, 0.5)
+
+
+@dataclass(frozen=True)
+class Split:
+    """One way of dividing the data."""
+
+    name: str
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+def splits_2_1_1(sessions: Sequence[str] = multi_pie.SESSIONS) -> list[Split]:
+    """Two to train; of the others the lower to choose a stopping time on, the higher to score.
+
+    >>> [split.name for split in splits_2_1_1()]
+    ['12-3-4', '13-2-4', '14-2-3', '23-1-4', '24-1-3', '34-1-2']
+    """
+    splits = []
+    for train in itertools.combinations(sessions, 2):
+        lower, higher = (session for session in sessions if session not in train)
+        splits.append(Split(f"{''.join(train)}-{lower}-{higher}", train, (lower,), (higher,)))
+    return splits
+
+
+def splits_3_1(sessions: Sequence[str] = multi_pie.SESSIONS) -> list[Split]:
+    """
+    >>> [split.name for split in splits_3_1()]
+    ['234-1', '134-2', '124-3', '123-4']
+    """
+    splits = []
+    for test in sessions:
+        train = tuple(session for session in sessions if session != test)
+        splits.append(Split(f"{''.join(train)}-{test}", train, (), (test,)))
+    return splits
+
+
+def faces(
+    method: Method,
+    data: str,
+    split: Split,
+    *,
+    size_px: int = 64,
+    channels: tuple[int, ...] = CHANNELS,
+    images: int = IMAGES,
+    images_per_epoch: int,
+) -> ObservedExperiment:
+    """One method on one of Multi-PIE's splits, or on heads: an orbit is the views of a person in one light
+    and session, its target the frontal one."""
+    config = ObservedExperiment(
+        name=data.partition(":")[0],
+        data=data,
+        method=method,
+        orbits=ObservedConfig(
+            orbit=("person", "light", "session"),
+            canonical=f"view={'0' if data.startswith('heads') else multi_pie.CANONICAL}",
+            label="person",
+            size_px=size_px,
+        ),
+        encoder=EncoderConfig(channels=channels, code_size=1024),
+        train=TrainConfig(evaluations=4),
+        evaluation=PairsConfig(
+            split_by="session",
+            train=split.train,
+            validation=split.validation,
+            test=split.test,
+            exclude=("view", "light"),
+        ),
+    )
+    return evaluated_often(
+        with_settings(config, CHOSEN[objective_of(method)]), images / images_per_epoch
+    )
+
+
+def heads_study(
+    *,
+    methods: Sequence[str] | None = None,
+    images: int | None = None,
+    seeds: int = 1,
+    is_small: bool = False,
+) -> Study:
+    """Rendered heads at full size, or 20 people in 6 lights at 32 pixels with a smaller encoder."""
+    people, lights = (20, 6) if is_small else (heads.PEOPLE, len(heads.LIGHTS))
+    whole = SMALL_IMAGES if is_small else IMAGES
+    per_session = people * lights * len(heads.VIEWS)
+
+    def config(method: Method, split: Split) -> ObservedExperiment:
+        return faces(
+            method,
+            f"heads:{people}x{lights}" if is_small else "heads",
+            split,
+            size_px=32 if is_small else 64,
+            channels=_SMALL_CHANNELS if is_small else CHANNELS,
+            images=images or whole,
+            images_per_epoch=per_session * len(split.train),
+        )
+
+    allowed: tuple[Method, ...] = ("OJ", "OT") if is_small else METHODS
+    cuts = []
+    if is_small:
+        cuts.append(
+            f"{people} people, {lights} lights, 32 pixels, 16 to 128 channels, 2 of 6 splits, OJ and OT"
+        )
+    return _by_session(
+        "heads",
+        config,
+        chosen_methods(methods, allowed),
+        seeds=seeds,
+        table=splits_2_1_1()[::5] if is_small else splits_2_1_1(),  # the first and the last
+        curves=[] if is_small else splits_3_1(),
+        papers={},
+        cuts=[*cuts, *what_is_cut(methods, METHODS, images, whole)],
+    )
+
+
+def multi_pie_study(
+    root: Path,
+    *,
+    methods: Sequence[str] | None = None,
+    images: int | None = None,
+    seeds: int = 1,
+    on_problem: str = "stop",
+) -> Study:
+    """The paper's own experiment, on a folder that holds Multi-PIE."""
+    found = multi_pie.scan_multi_pie(root)
+    per_session = len(found.table) // len(multi_pie.SESSIONS)
+
+    def config(method: Method, split: Split) -> ObservedExperiment:
+        made = faces(
+            method,
+            f"{MULTI_PIE}{root.resolve()}",
+            split,
+            images=images or IMAGES,
+            images_per_epoch=per_session * len(split.train),
+        )
+        return with_settings(made, [f"orbits.on_problem={on_problem}"])
+
+    cuts = what_is_cut(methods, METHODS, images, IMAGES)
+    if len(found.subjects) < 129:
+        cuts.append(f"{len(found.subjects)} subjects instead of 129")
+    return _by_session(
+        "multi-pie",
+        config,
+        chosen_methods(methods, METHODS),
+        seeds=seeds,
+        table=splits_2_1_1(),
+        curves=splits_3_1(),
+        papers=PAPER,
+        cuts=cuts,
+    )
+
+
+def _by_session(
+    name: str,
+    config: Callable[[Method, Split], ObservedExperiment],
+    methods: Sequence[Method],
+    *,
+    seeds: int,
+    table: Sequence[Split],
+    curves: Sequence[Split],
+    papers: Mapping[str, Mapping[str, Mapping[str, float]]],
+    cuts: Sequence[str],
+) -> Study:
+    """Lines split by split, so that a table can be had early. Methods that the paper's table does not have
+    are trained on the first two splits only."""
+    check_seeds(seeds)
+    lines = []
+    roles: tuple[tuple[Role, Sequence[Split]], ...] = (("method", table), ("curve", curves))
+    for role, splits in roles:
+        for number, split in enumerate(splits):
+            lines += [
+                Line(
+                    label=method,
+                    split=split.name,
+                    role=role,
+                    config=config(method, split),
+                    paper=papers.get(method, {}),
+                )
+                for method in methods
+                if method in COMPARED or number < 2
+            ]
+    return Study(
+        name=name, lines=tuple(lines), seeds=tuple(range(seeds)), cut_down=cut_down_mark(cuts)
+    )
+
+
+def evaluated_often(config: ObservedExperiment, epochs: float) -> ObservedExperiment:
+    """Evaluated twice within the first epoch, then after each of up to ten equal parts."""
+    if not 0 < epochs < math.inf:
+        raise ConfigError(f"a training has {epochs} epochs; give it at least one image")
+    parts = min(10, max(1, int(epochs)))
+    moments = [*_EARLY, *(epochs * part / parts for part in range(1, parts))]
+    inside = tuple(moment for moment in sorted(moments) if moment < epochs) or (epochs / 2,)
+    return replace(config, train=replace(config.train, epochs=epochs, evaluate_at=inside))
+
+
+def chosen_methods(asked: Sequence[str] | None, allowed: tuple[Method, ...]) -> tuple[Method, ...]:
+    return allowed if asked is None else tuple(parse_method(name) for name in asked)
+
+
+def what_is_cut(
+    methods: Sequence[str] | None, allowed: Sequence[Method], images: int | None, whole: int
+) -> list[str]:
+    cuts = []
+    if methods is not None and set(map(parse_method, methods)) < set(allowed):
+        cuts.append(f"{len(methods)} of {len(allowed)} methods")
+    if images is not None and images < whole:
+        cuts.append(f"{images:,} images per training instead of {whole:,}")
+    return cuts
+
+
+def cut_down_mark(cuts: Sequence[str]) -> str | None:
+    return f"cut down: {'; '.join(cuts)}" if cuts else None
+
+
+def check_seeds(seeds: int) -> None:
+    if not 1 <= seeds <= 1000:
+        raise ConfigError(f"seeds is {seeds}; give 1 to 1000")

@@ -1,0 +1,203 @@
+"""Observed orbits, evaluated by verification and retrieval: the paper's faces.
+
+What is tested on was not trained on. On each part of it the AUC over all pairs says whether images of one
+label are nearer than those of two, and top-1 how often the nearest image has the query's label, after those
+that would be too easy to find are left out.
+"""
+
+import io
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orbitset.datasets.named import load_observed
+from orbitset.datasets.observed import ObservedImages
+from orbitset.encoders import Encoder
+from orbitset.errors import DataError
+from orbitset.evaluation.exclusion import Rule, Same
+from orbitset.evaluation.labelled import Labelled
+from orbitset.evaluation.retrieval import Retrieval, retrieve
+from orbitset.evaluation.verification import verify
+from orbitset.experiments.arrays import to_uint8, tsne_points
+from orbitset.experiments.config import ObservedExperiment
+from orbitset.experiments.rows import row, without_splits
+from orbitset.experiments.task import Encode, encoding_with, raw_pixels
+from orbitset.orbits.batches import OrbitBatches
+from orbitset.orbits.observed import ObservedOrbits, group_orbits
+from orbitset.seeds import stream
+
+MEASURES = ("auc", "top1")
+_ENCODE_BATCH = 500
+_STRIP_ROWS = 4
+_MOST_TSNE_POINTS = 2_600
+
+
+class ObservedTask:
+    """What a training on observed orbits learns from, and how it is scored."""
+
+    def __init__(self, config: ObservedExperiment, device: str) -> None:
+        self.config = config
+        self.device = device
+        orbits, evaluation = config.orbits, config.evaluation
+        factors = (*orbits.factors, evaluation.split_by, *evaluation.exclude)
+        seen, self.left_out = load_observed(
+            config.data,
+            orbit=orbits.orbit,
+            target=orbits.target,
+            factors=tuple(dict.fromkeys(factors)),
+            size_px=orbits.size_px,
+            is_colour=orbits.is_colour,
+            min_members=orbits.min_members,
+            on_problem=orbits.on_problem,
+            device=device,
+        )
+        channels, height, width = seen.images.shape[1:]
+        if height != width:
+            raise DataError(
+                f"images have {width}x{height} px; give orbits.size_px, and they are fitted into squares"
+            )
+        self.image_shape = (channels, height)
+        parts = {
+            name: seen.where(evaluation.split_by, getattr(evaluation, name))
+            for name in ("train", "validation", "test")
+        }
+        self.train = parts["train"]
+        self.sides = {"te": parts["test"]}
+        if evaluation.validation:
+            self.sides["va"] = parts["validation"]
+        self.batches = OrbitBatches(
+            self._orbits(self.train),
+            orbits_per_batch=orbits.orbits_per_batch,
+            members_per_batch=orbits.members_per_batch,
+            weighting=orbits.weighting,
+            seed=config.seed,
+        )
+
+    def _orbits(self, seen: ObservedImages) -> ObservedOrbits:
+        asked = self.config.orbits
+        target = None
+        if asked.target is not None:
+            factor, value = asked.target
+            target = (factor, seen.values[factor].index(value))
+        orbit_N, canonical_O = group_orbits(dict(seen.factors), asked.orbit, target)
+        labels_O = seen.factors[self._label][canonical_O] if self._label in asked.orbit else None
+        return ObservedOrbits(seen.images, orbit_N, canonical_O, labels_O, device=self.device)
+
+    @property
+    def _label(self) -> str:
+        assert self.config.orbits.label is not None
+        return self.config.orbits.label
+
+    @property
+    def rule(self) -> Rule | None:
+        """What retrieval leaves out: images of the query's label that share one of the factors with it."""
+        shared: Rule | None = None
+        for factor in self.config.evaluation.exclude:
+            shared = Same(factor) if shared is None else shared | Same(factor)
+        return None if shared is None else Same(self._label) & shared
+
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:
+        """What a record of metrics.jsonl says."""
+        return self._scores(encoding_with(model, precision=self.config.train.precision))
+
+    def _scores(self, encode: Encode) -> dict[str, Any]:
+        found = {
+            side: self.score(self.encode(encode, seen), seen) for side, seen in self.sides.items()
+        }
+        metrics: dict[str, Any] = {}
+        for name in MEASURES:
+            once = {"mean": found["te"][name], "sd": None, "n": 1, "repeated": "runs"}
+            sides = {side: [scores[name]] for side, scores in found.items()}
+            metrics[name] = once | (sides if "va" in sides else {})
+        if unanswerable := found["te"]["unanswerable"]:
+            metrics["unanswerable"] = unanswerable
+        return metrics
+
+    def score(self, codes: Labelled, seen: ObservedImages) -> dict[str, float]:
+        """AUC and top-1 of the codes of images, and how many queries nothing could answer."""
+        answered = self.retrieved(codes, seen)
+        return {
+            "auc": verify(codes, fars=()).auc,
+            "top1": answered.precision_at(1),
+            "unanswerable": answered.num_unanswerable,
+        }
+
+    def retrieved(self, codes: Labelled, seen: ObservedImages, **options: Any) -> Retrieval:
+        """What every image finds among the others, but for what the experiment leaves out."""
+        factors = {name: ids.to(codes.codes.device) for name, ids in seen.factors.items()}
+        return retrieve(codes, factors=factors, exclude=self.rule, **options)
+
+    def encode(self, encode: Encode, seen: ObservedImages) -> Labelled:
+        codes = [encode(self._shown(images)) for images in seen.images.split(_ENCODE_BATCH)]
+        return Labelled(torch.cat(codes), seen.factors[self._label].to(codes[0].device))
+
+    def _shown(self, images: Tensor) -> Tensor:
+        return images.to(self.device).float().div_(255)
+
+    def rows(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Raw pixels, the encoder before training, and the encoder after it."""
+        pixels = self._scores(raw_pixels)
+        rows = []
+        for name in MEASURES:
+            rows.append(row("pixels", name, without_splits(pixels[name])))
+            rows.append(row("untrained", name, without_splits(records[0][name])))
+            rows.append(row(self.config.method, name, without_splits(records[-1][name])))
+        return rows
+
+    @torch.inference_mode()
+    def arrays(self, model: Encoder) -> bytes:
+        """What the figures are drawn from; of private images nothing that was one."""
+        arrays: dict[str, Tensor] = {}
+        encode = encoding_with(model, precision=self.config.train.precision)
+        test = self.sides["te"]
+        evaluation = self.config.evaluation
+        if not self.config.is_private:
+            if evaluation.tsne_labels:
+                arrays |= self._in_the_plane(encode, test)
+            if evaluation.pictures:
+                arrays |= self._pictures(model, encode, test)
+        buffer = io.BytesIO()
+        found: dict[str, Any] = {name: of.cpu().numpy() for name, of in arrays.items()}
+        np.savez_compressed(buffer, **found)
+        return buffer.getvalue()
+
+    def _in_the_plane(self, encode: Encode, test: ObservedImages) -> dict[str, Tensor]:
+        """The codes of the first few labels, evenly thinned if they are many."""
+        chosen = (
+            (test.factors[self._label] < self.config.evaluation.tsne_labels).nonzero().squeeze(1)
+        )
+        chosen = chosen[:: -(-len(chosen) // _MOST_TSNE_POINTS)]
+        codes = self.encode(encode, test[chosen])
+        if len(codes) < 10:
+            return {}
+        points = tsne_points(codes.codes, self.config.evaluation.seed)
+        return {"tsne": points, "tsne_labels": codes.labels}
+
+    def _pictures(self, model: Encoder, encode: Encode, test: ObservedImages) -> dict[str, Tensor]:
+        """Random queries with their targets, what was found for them and what is decoded from them."""
+        found = self.retrieved(self.encode(encode, test), test)
+        answerable = found.answerable_Q.nonzero().squeeze(1).cpu()
+        generator = stream("pictures", self.config.evaluation.seed)
+        order = torch.randperm(len(answerable), generator=generator)
+        queries = answerable[order[: self.config.evaluation.pictures]]
+        orbits = self._orbits(test)
+        orbit_N = group_orbits(dict(test.factors), self.config.orbits.orbit)[0]
+        nearest = found.nearest_QK[queries.to(found.nearest_QK.device), 0].cpu()
+        strips = torch.arange(min(_STRIP_ROWS, len(orbits)))
+        widest = int(orbits.size_N.min())
+        members = [
+            orbits.members(
+                strip.expand(widest).to(self.device), torch.arange(widest, device=self.device)
+            )
+            for strip in strips
+        ]
+        return {
+            "query": test.images[queries],
+            "canonical": test.images[orbits.canonical_row_N.cpu()[orbit_N[queries]]],
+            "nearest": test.images[nearest],
+            "is_hit": found.is_hit_QK[queries.to(found.is_hit_QK.device), 0].cpu(),
+            "rectified": to_uint8(model.rectify(self._shown(test.images[queries]))),
+            "members": to_uint8(torch.stack(members)),
+        }

@@ -1,0 +1,226 @@
+"""The page of runs on observed orbits, of one or of a whole study: verification and retrieval."""
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from orbitset.report import figures, parts
+from orbitset.report.study import (
+    heading,
+    score_table,
+    section,
+    seeds_table,
+    settings,
+    tests_table,
+    times,
+)
+from orbitset.report.tables import metric_name
+from orbitset.runs import Run
+
+MEASURES = ("auc", "top1")
+_COLUMNS = 10
+_HOW = (
+    "AUC: over all pairs of test images, how often two images of the same {label} are nearer than two "
+    "others. Top-1: each test image asks all others{excluded}; how often the nearest shows the same {label}."
+)
+_STOPPED = (
+    "The time to stop was chosen for each measure on a part of the data that is neither trained on nor "
+    "scored; “sides swapped” scores that part and chooses on the other. The s.d. is over splits of the "
+    "data, each trained anew, with seeds averaged within each; p is of a paired t-test of OJ against the "
+    "row, as in the paper, times the three tests the paper made. Raw pixels and the untrained encoder need "
+    "no stopping."
+)
+_AT_END = "Scored at the end of training; the s.d. is over splits of the data, each trained anew."
+_RULE = (
+    "Of queries that were drawn at random, in their order: the first six where OJ and EX are both right; "
+    "then the first two where only OJ is, where only EX is, and where both are wrong, as far as there are "
+    "any. Green frames are right, red ones wrong."
+)
+
+
+def is_observed(run: Run) -> bool:
+    """Whether a run, or the study's runs, are on observed orbits."""
+    lines = run.config.get("lines")
+    config = lines[0]["config"] if lines else run.config
+    orbits = config.get("orbits")
+    return isinstance(orbits, dict) and "orbit" in orbits
+
+
+def faces_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> str:
+    if run.kind == "study":
+        lines = run.config["lines"]
+        at = run.config["seeds"].index(results["seeds"][0])
+        table = [line for line in lines if line["role"] == "method"]
+        first = {line["label"]: line for line in reversed(table)}
+        labels = list(dict.fromkeys(line["label"] for line in table))
+        runs = {label: Run(run / first[label]["runs"][at]) for label in labels}
+        config = table[0]["config"]
+        curves = results["curves"]
+        ending = [
+            times(run, labels, results),
+            settings({label: first[label] for label in labels}, runs),
+        ]
+        top = heading(run, labels, shown_in.cut_down, results["environments"])
+    else:
+        config = run.config
+        runs = {config["method"]: run}
+        curves = {config["method"]: _own_curve(run)}
+        ending = [
+            "<h2>Configuration and environment</h2>",
+            parts.details("configuration", config),
+            parts.details("environment", run.read_json("environment.json")),
+        ]
+        top = _single_heading(run, shown_in.cut_down)
+    found = {label: parts.arrays(each) for label, each in runs.items()}
+    shown = [
+        top,
+        _measures(results, config),
+        _curves(shown_in, curves, results),
+        _maps(shown_in, found, config),
+        _pictures(shown_in, found),
+        *ending,
+    ]
+    return parts.frame(f"orbitset · {run.config['name']}", shown)
+
+
+def _single_heading(run: Run, mark: str | None) -> str:
+    config, environment = run.config, run.read_json("environment.json")
+    return (
+        f"<h1>{html.escape(config['name'])}: {html.escape(config['method'])}</h1>"
+        f'<p class="soft">Seed {config["seed"]}, {html.escape(environment["device"])}, '
+        f"{html.escape(environment['started_at'][:10])}, "
+        f"commit {html.escape(environment['commit'] or 'unknown')}</p>" + parts.note(mark)
+    )
+
+
+def _own_curve(run: Run) -> list[dict[str, Any]]:
+    return [
+        {"epoch": record["epoch"]}
+        | {name: {"mean": record[name]["mean"], "sd": 0.0} for name in MEASURES}
+        for record in run.records()
+    ]
+
+
+def _measures(results: dict[str, Any], config: Mapping[str, Any]) -> str:
+    """A table of scores and one of tests for each measure."""
+    label = config["orbits"]["label"]
+    excluded = config["evaluation"]["exclude"]
+    said = f", except those of its {label} with its {' or '.join(excluded)}" if excluded else ""
+    how = _HOW.format(label=html.escape(label), excluded=html.escape(said))
+    stopped = ""
+    if "tests" in results:
+        stopped = f"<p>{_STOPPED if config['evaluation']['validation'] else _AT_END}</p>"
+    shown = [f"<h2>Results</h2><p>{how}</p>{stopped}"]
+    for metric in dict.fromkeys(row["metric"] for row in results["rows"]):
+        rows, tests, seeds = (
+            [one for one in results.get(kind, []) if one["metric"] == metric]
+            for kind in ("rows", "tests", "over_seeds")
+        )
+        tables = score_table(rows) + tests_table(tests) + seeds_table(seeds)
+        name = html.escape(metric_name(metric))
+        if metric in MEASURES:
+            shown.append(f"<h2>{name[0].upper() + name[1:]}</h2>{tables}")
+        else:
+            shown.append(f"<details><summary>{name}</summary>{tables}</details>")
+    return "".join(shown)
+
+
+def _curves(
+    shown_in: parts.Figures,
+    curves: Mapping[str, list[dict[str, Any]]],
+    results: dict[str, Any],
+) -> str:
+    shown = []
+    for measure in MEASURES:
+        pixels = [
+            row["mean"]
+            for row in results["rows"]
+            if (row["method"], row["metric"]) == ("pixels", measure)
+        ]
+        name = metric_name(measure)
+        drawn = figures.accuracy_curves(
+            list(curves.items()), pixels[0] if pixels else None, measure, name
+        )
+        caption = f"{name[0].upper() + name[1:]} on test images during training"
+        caption += ", mean over splits; the band is one s.d." if "curves" in results else "."
+        shown.append(shown_in.show(measure, drawn, caption))
+    return section("Against epochs", "".join(shown))
+
+
+def _maps(
+    shown_in: parts.Figures,
+    found: Mapping[str, Mapping[str, np.ndarray]],
+    config: Mapping[str, Any],
+) -> str:
+    maps = [(label, arrays["tsne"]) for label, arrays in found.items() if "tsne" in arrays]
+    if not maps:
+        return ""
+    labels = next(arrays["tsne_labels"] for arrays in found.values() if "tsne" in arrays)
+    drawn = figures.tsne_maps(maps, labels)
+    caption = (
+        f"The same test images for every method at the end of training, by t-SNE; colours are "
+        f"{len(np.unique(labels))} values of {config['orbits']['label']}."
+    )
+    return section("Codes in the plane", shown_in.show("tsne", drawn, caption))
+
+
+def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+    found = {label: arrays for label, arrays in found.items() if "query" in arrays}
+    if not found:
+        return ""
+    any_arrays = next(iter(found.values()))
+    drawn = figures.member_strips(any_arrays["members"][:, :13])
+    caption = "Members of a few test orbits."
+    shown = [section("Orbits", shown_in.show("orbits", drawn, caption))]
+    if "OJ" in found and "EX" in found:
+        rows, hits = _retrieval_rows(found["OJ"], found["EX"])
+        drawn = figures.image_rows(rows, hits)
+        shown.append(section("Retrieval", shown_in.show("retrieval", drawn, _RULE)))
+    elif "OJ" in found:
+        chosen = _first(found["OJ"]["is_hit"], 8) + _first(~found["OJ"]["is_hit"], 2)
+        names = {"canonical": "canonical", "query": "query", "OJ's top-1": "nearest"}
+        drawn = figures.image_rows(
+            [(label, found["OJ"][name][chosen]) for label, name in names.items()],
+            {"OJ's top-1": found["OJ"]["is_hit"][chosen]},
+        )
+        caption = (
+            "The first eight random queries that OJ answers right, and the first two it does not."
+        )
+        shown.append(section("Retrieval", shown_in.show("retrieval", drawn, caption)))
+    decoded = [(label, found[label]["rectified"]) for label in ("AE", "OE", "OJ") if label in found]
+    if decoded:
+        inputs = [("canonical", any_arrays["canonical"]), ("query", any_arrays["query"])]
+        columns = [(label, images[:_COLUMNS]) for label, images in [*inputs, *decoded]]
+        caption = "Random test images, their targets, and what is decoded from their codes."
+        drawn = figures.image_rows(columns)
+        shown.append(section("Rectified", shown_in.show("decoded", drawn, caption)))
+    return "".join(shown)
+
+
+def _retrieval_rows(
+    oj: Mapping[str, np.ndarray], ex: Mapping[str, np.ndarray]
+) -> tuple[list[tuple[str, np.ndarray]], dict[str, np.ndarray]]:
+    if not np.array_equal(oj["query"], ex["query"]):
+        raise ValueError("OJ and EX were asked different queries")
+    is_oj, is_ex = oj["is_hit"], ex["is_hit"]
+    chosen = [
+        *_first(is_oj & is_ex, 6),
+        *_first(is_oj & ~is_ex, 2),
+        *_first(~is_oj & is_ex, 2),
+        *_first(~is_oj & ~is_ex, 2),
+    ]
+    rows = [
+        ("canonical", oj["canonical"][chosen]),
+        ("query", oj["query"][chosen]),
+        ("OJ's top-1", oj["nearest"][chosen]),
+        ("EX's top-1", ex["nearest"][chosen]),
+        ("rectified", oj["rectified"][chosen]),
+    ]
+    return rows, {"OJ's top-1": is_oj[chosen], "EX's top-1": is_ex[chosen]}
+
+
+def _first(chosen: np.ndarray, most: int) -> list[int]:
+    places: list[int] = np.flatnonzero(chosen)[:most].tolist()
+    return places
