@@ -118,7 +118,7 @@ def test_settings_are_checked_together_and_not_one_by_one():
         ("is_on=yes", "is_on is 'yes'; give true or false"),
         ("limit=high", "limit is 'high'; give a number"),
         ("inner.rate=true", "inner.rate is True; give a number"),
-        ("inner.sizes=4", "inner.sizes is 4; give a list such as 16,32,64"),
+        ("inner.sizes=x", "inner.sizes is 'x'; give a list such as 16,32,64"),
         ("inner.sizes=4,x", "inner.sizes is '4,x'; give a list"),
         ("inner.sizes=4,1.5", "inner.sizes is 1.5; give a whole number"),
         ("inner.kind=other", "inner.kind is 'other'; choose one of plain, fancy"),

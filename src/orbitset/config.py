@@ -79,12 +79,14 @@ def _walk(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _read(text: str, old: Any) -> Any:
-    """A text stays one where there was one, also in a list."""
+    """A text stays one where there was one, also in a list; where there was a list, one number is one."""
     if isinstance(old, str):
         return text
     if isinstance(old, list) and old and all(isinstance(item, str) for item in old):
         return [part.strip() for part in text.split(",") if part.strip()]
-    return _parse(text)
+    found = _parse(text)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return [found] if isinstance(old, list) and is_number else found
 
 
 def _parse(text: str) -> Any:

@@ -7,6 +7,7 @@ timing.jsonl       how long each stretch between evaluations took
 results.json       rows of figures: method, metric, mean, s.d., what was repeated and how often
 arrays.npz         t-SNE points, curves, uint8 images for the figures
 model.safetensors  the trained weights
+left_out.json      rows of the data that were not used, and why; only if there are any
 checkpoint/        the state to resume from
 figures/, report.html
 """
@@ -36,6 +37,7 @@ _WRITTEN = (
     "timing.jsonl",
     "arrays.npz",
     "model.safetensors",
+    "left_out.json",
     "figures/accuracy.png",
     "figures/orbits.png",
     "figures/rectified-*.png",

@@ -8,6 +8,7 @@ import typer
 from orbitset.cli.options import (
     Device,
     Json,
+    OnProblemOption,
     Out,
     Overwrite,
     Quiet,
@@ -71,6 +72,23 @@ def train(
         typer.Option(help="OJ, OT, OE, ST, EX or AE; with -STN a spatial transformer in front."),
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over all members.")] = None,
+    orbit: Annotated[
+        str | None,
+        typer.Option(help="Of a manifest: the factors an orbit shares, as person,light."),
+    ] = None,
+    canonical: Annotated[
+        str | None, typer.Option(help="Of a manifest: the target of each orbit, as view=front.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Of a manifest: the factor that is to be recognised.")
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a manifest: FACTOR=TRAIN/TEST or /VALIDATION/TEST, as session=1,2/3/4."
+        ),
+    ] = None,
+    on_problem: OnProblemOption = None,
     seed: Seed = None,
     settings: Annotated[
         list[str] | None,
@@ -89,6 +107,8 @@ def train(
     """Train one method. X is data if such a path exists, otherwise the name of a recipe.
 
     Example: orbitset train affine-mnist --method OJ --epochs 0.02
+
+    Example: orbitset train faces.csv --orbit person,light --canonical view=front --label person
     """
     from orbitset.experiments.compose import compose_config
     from orbitset.experiments.single import train as train_experiment
@@ -105,6 +125,17 @@ def train(
         settings=settings or [],
         config_file=config_file,
         resumed=Run(out) if resume and out is not None else None,
+        observed={
+            name: value
+            for name, value in (
+                ("orbit", None if orbit is None else [part.strip() for part in orbit.split(",")]),
+                ("canonical", canonical),
+                ("label", label),
+                ("split", split),
+                ("on_problem", on_problem),
+            )
+            if value is not None
+        },
     )
     run = Run(out or Path("runs") / f"{config.name}-{config.method}")
     with interruptible(run):

@@ -42,7 +42,7 @@ def tune(
 
     Example: orbitset tune affine-digits --methods OJ,OE --images 100000
     """
-    from orbitset.experiments.compose import compose_config
+    from orbitset.experiments.compose import computed_config
     from orbitset.experiments.methods import METHODS, parse_method
     from orbitset.experiments.tuning import Search, stored_search
     from orbitset.experiments.tuning import tune as tune_methods
@@ -62,18 +62,7 @@ def tune(
         for method in chosen:
             if chosen.count(method) > 1:
                 raise ConfigError(f"{method} is named twice; name every method once")
-        bases = {
-            method: compose_config(
-                source,
-                method=method,
-                epochs=None,
-                seed=None,
-                settings=settings or [],
-                config_file=None,
-                resumed=None,
-            )
-            for method in chosen
-        }
+        bases = {method: computed_config(source, method, settings or []) for method in chosen}
         search = Search(
             bases=bases,
             trials=20 if trials is None else trials,

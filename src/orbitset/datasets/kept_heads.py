@@ -57,7 +57,7 @@ def _store(place: Path, seen: ObservedImages) -> None:
 
 def _stored(place: Path) -> ObservedImages | None:
     try:
-        with np.load(place, allow_pickle=False) as kept:
+        with place.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             values = {name: tuple(of) for name, of in json.loads(str(kept["values"])).items()}
             factors = {name: torch.from_numpy(kept[f"factor_{name}"]) for name in values}
             return ObservedImages(torch.from_numpy(kept["images"]), factors, values)

@@ -1,13 +1,20 @@
 """From what was typed to one complete configuration."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orbitset.config import from_dict, with_settings
-from orbitset.datasets.named import load_splits
+from orbitset.config import with_settings
+from orbitset.datasets.named import MANIFESTS, load_splits
 from orbitset.errors import ConfigError
-from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.config import (
+    Experiment,
+    ExperimentConfig,
+    ObservedExperiment,
+    read_experiment,
+)
+from orbitset.experiments.manifests import observed_images
 from orbitset.experiments.methods import Method, parse_method
 from orbitset.experiments.recipes import affine_images, recipe
 from orbitset.runs import Run
@@ -22,8 +29,12 @@ def compose_config(
     settings: list[str],
     config_file: Path | None,
     resumed: Run | None,
-) -> ExperimentConfig:
-    """The run's own configuration when resuming, a file's, or a recipe's; the other settings on top."""
+    observed: Mapping[str, Any] | None = None,
+) -> Experiment:
+    """The run's own configuration when resuming, a file's, or a recipe's; the other settings on top.
+
+    `observed` is what was said of a manifest's orbits: see `observed_images`.
+    """
     chosen = parse_method(method) if method is not None else None
     if config_file is not None and (source is not None or resumed is not None):
         raise ConfigError("--config describes the whole run; leave out X and --resume beside it")
@@ -32,20 +43,25 @@ def compose_config(
     if resumed is not None and resumed.exists:
         if resumed.kind != "run":
             raise ConfigError(f"{resumed.path} holds a {resumed.kind}", hint=resumed.resume_command)
-        config = from_dict(ExperimentConfig, resumed.config)
+        config: Experiment = read_experiment(resumed.config)
         if source is not None and source != config.name and _path(source) != config.data:
             raise ConfigError(f"{resumed.path} holds a run of {config.name}, not of {source}")
     elif config_file is not None:
-        config = from_dict(ExperimentConfig, _read_config(config_file))
+        config = read_experiment(_read_config(config_file))
     elif source is None:
         raise ConfigError(
             "nothing to train was named",
             hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
         )
+    elif Path(source).suffix.lower() in MANIFESTS:
+        config = observed_images(Path(source), chosen or "OJ", **(observed or {}))
     elif Path(source).exists():
         config = _config_for_path(source, chosen or "OJ")
     else:
         config = recipe(source, chosen or "OJ")
+    if observed and not isinstance(config, ObservedExperiment):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in observed)
+        raise ConfigError(f"{flags} describe the orbits of a manifest, a CSV or Parquet file")
     given = []
     if chosen is not None:
         given.append(f"method={chosen}")
@@ -53,7 +69,26 @@ def compose_config(
         given.append(f"train.epochs={epochs}")
     if seed is not None:
         given.append(f"seed={seed}")
-    return with_settings(config, [*given, *settings])
+    changes = [*given, *settings]
+    if isinstance(config, ObservedExperiment):
+        return with_settings(config, changes)
+    return with_settings(config, changes)
+
+
+def computed_config(source: str, method: Method, settings: list[str]) -> ExperimentConfig:
+    """A recipe or data whose orbits are computed, with settings on top."""
+    config = compose_config(
+        source,
+        method=method,
+        epochs=None,
+        seed=None,
+        settings=settings,
+        config_file=None,
+        resumed=None,
+    )
+    if not isinstance(config, ExperimentConfig):
+        raise ConfigError(f"{source} has observed orbits; settings are searched for computed ones")
+    return config
 
 
 def _config_for_path(source: str, method: Method) -> ExperimentConfig:

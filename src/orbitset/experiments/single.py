@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from orbitset.config import differences, to_dict
+from orbitset.datasets.table import named
 from orbitset.encoders import Encoder, build_encoder
 from orbitset.errors import ConfigError, RunError
 from orbitset.experiments.computed import ComputedTask
@@ -58,7 +59,7 @@ def train(
     progress = progress or Silent()
     if not (resume and run.exists):
         run.check_free(overwrite=overwrite)
-    task: Task = build_task(config, device)
+    task = build_task(config, device)
     batches = task.batches
     model = build_model(config, task).to(device)
     loss = _seeded(
@@ -77,6 +78,7 @@ def train(
         if _is_finished(config, run, resume=resume, overwrite=overwrite, device=device):
             results: dict[str, Any] = run.read_json("results.json")
             return results
+        _say_left_out(task, run, progress)
         steps = max(1, batches.position_at(config.train.epochs))
         fit(
             model,
@@ -109,6 +111,16 @@ def train(
         if not keeps_weights:
             run.checkpoint.unlink(missing_ok=True)
     return results
+
+
+def _say_left_out(task: ComputedTask | ObservedTask, run: Run, progress: Progress) -> None:
+    """Rows that cannot be used are never left out silently."""
+    if isinstance(task, ObservedTask) and task.left_out:
+        rows = [
+            {"row": one.row, "others": one.others, "reason": one.reason} for one in task.left_out
+        ]
+        run.write_json("left_out.json", {"rows": rows})
+        progress.note(f"left out, all in left_out.json: {named(task.left_out)}")
 
 
 def _is_finished(

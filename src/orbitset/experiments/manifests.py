@@ -1,0 +1,170 @@
+"""A training on a user's own manifest: what is not said is read off the table, or chosen and printed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+from PIL import Image
+
+from orbitset.config import with_settings
+from orbitset.datasets.manifest import read_manifest
+from orbitset.datasets.table import ImageTable
+from orbitset.encoders.rectifying import EncoderConfig
+from orbitset.errors import ConfigError, DataError
+from orbitset.experiments.config import ObservedExperiment, PairsConfig
+from orbitset.experiments.faces import CHOSEN, evaluated_often
+from orbitset.experiments.methods import Method, objective_of
+from orbitset.orbits.observed import ObservedConfig, OnProblem
+from orbitset.seeds import stream
+from orbitset.training.fit import TrainConfig
+
+IMAGES, _MOST_EPOCHS = 200_000, 100
+"""Shown in a training, whichever is less"""
+_MOST_ORBITS, _MEMBERS = 18, 4
+_TESTED_SHARE = 0.25
+_LARGEST_PX, _MULTIPLE_PX = 128, 16
+
+
+def observed_images(
+    manifest: Path,
+    method: Method = "OJ",
+    *,
+    orbit: Sequence[str] | None = None,
+    canonical: str | None = None,
+    label: str | None = None,
+    split: str | None = None,
+    on_problem: str = "stop",
+) -> ObservedExperiment:
+    """Orbits are rows that share the factors in `orbit`, by default the column of that name.
+
+    `split` is factor=train/test or factor=train/validation/test with values between commas. Without it a
+    column `split` says what each row is for; without that a random quarter of the labels is tested on.
+    """
+    table = read_manifest(manifest, on_problem="skip")
+    fixed = _columns(table, orbit, "orbit", "the factors that members of an orbit share")
+    named = label or ("label" if "label" in table.columns else fixed[0])
+    table.require([*fixed, named])
+    orbits = ObservedConfig(
+        orbit=tuple(fixed),
+        canonical=canonical,
+        label=named,
+        size_px=_size(table),
+        on_problem=cast(OnProblem, on_problem),
+        members_per_batch=min(_MEMBERS, _largest(table, fixed)),
+    )
+    evaluation = _evaluation(table, orbits, split)
+    trained = [has in evaluation.train for has in table.columns[evaluation.split_by]]
+    num_orbits = len(
+        {key for key, is_used in zip(_keys(table, fixed), trained, strict=True) if is_used}
+    )
+    if num_orbits < 2:
+        raise DataError(f"{manifest} has {num_orbits} orbits to train on; at least 2 are needed")
+    config = ObservedExperiment(
+        name=manifest.stem,
+        data=str(manifest.resolve()),
+        method=method,
+        orbits=with_settings(orbits, [f"orbits_per_batch={min(_MOST_ORBITS, num_orbits)}"]),
+        encoder=EncoderConfig(code_size=256),
+        train=TrainConfig(),
+        evaluation=evaluation,
+    )
+    config = with_settings(config, CHOSEN[objective_of(method)])
+    return evaluated_often(config, min(_MOST_EPOCHS, IMAGES / sum(trained)))
+
+
+def _columns(
+    table: ImageTable, asked: Sequence[str] | None, default: str, meaning: str
+) -> list[str]:
+    if asked is None and default not in table.columns:
+        known = ", ".join(table.columns)
+        raise ConfigError(f"name {meaning} with --{default}; {table.source} has {known}")
+    chosen = list(asked) if asked is not None else [default]
+    table.require(chosen)
+    return chosen
+
+
+def _evaluation(table: ImageTable, orbits: ObservedConfig, split: str | None) -> PairsConfig:
+    others = [
+        name for name in table.columns if name not in (*orbits.factors, "split", "label", "orbit")
+    ]
+    exclude = tuple(
+        name
+        for name in (*orbits.orbit, *(orbits.target or ())[:1], *others)
+        if name != orbits.label
+    )
+    if split is not None:
+        by, train, validation, test = _parse(split)
+        table.require([by])
+    elif "split" in table.columns:
+        by = "split"
+        found = sorted(set(table.columns["split"]))
+        validation = tuple(name for name in found if name in ("val", "validation", "va"))
+        train, test = (tuple(name for name in found if name == part) for part in ("train", "test"))
+        if not (train and test):
+            raise DataError(
+                f"the column split of {table.source} has {', '.join(found)}; it needs train and test"
+            )
+    else:
+        assert orbits.label is not None
+        by, validation = orbits.label, ()
+        values = sorted(set(table.columns[by]))
+        order = torch.randperm(len(values), generator=stream("tested labels")).tolist()
+        count = max(1, round(len(values) * _TESTED_SHARE))
+        if len(values) - count < 1:
+            raise DataError(
+                f"{by} has one value in {table.source}; two are needed to train and test"
+            )
+        test = tuple(values[at] for at in sorted(order[:count]))
+        train = tuple(values[at] for at in sorted(order[count:]))
+    unshared = tuple(name for name in exclude if name != by)
+    return PairsConfig(
+        split_by=by, train=train, validation=validation, test=test, exclude=_paired(table, unshared)
+    )
+
+
+def _paired(table: ImageTable, factors: Sequence[str]) -> tuple[str, ...]:
+    """Factors by which images can be too alike: those with several values, each seen more than once."""
+    return tuple(name for name in factors if 1 < len(set(table.columns[name])) <= len(table) // 2)
+
+
+def _parse(split: str) -> tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """
+    >>> _parse("session=1,2/3/4")
+    ('session', ('1', '2'), ('3',), ('4',))
+    """
+    by, equals, rest = split.partition("=")
+    parts = [
+        tuple(value.strip() for value in part.split(",") if value.strip())
+        for part in rest.split("/")
+    ]
+    if not (by.strip() and equals) or len(parts) not in (2, 3) or not (parts[0] and parts[-1]):
+        raise ConfigError(
+            f"the split {split!r} is not understood; write factor=train/test or "
+            "factor=train/validation/test, such as session=1,2/3/4"
+        )
+    return by.strip(), parts[0], parts[1] if len(parts) == 3 else (), parts[-1]
+
+
+def _keys(table: ImageTable, orbit: Sequence[str]) -> list[tuple[str, ...]]:
+    return list(zip(*(table.columns[name] for name in orbit), strict=True))
+
+
+def _largest(table: ImageTable, orbit: Sequence[str]) -> int:
+    keys = _keys(table, orbit)
+    counts: dict[tuple[str, ...], int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    return max(counts.values())
+
+
+def _size(table: ImageTable) -> int:
+    """A multiple of what the encoder's poolings divide by, near the first readable image's size."""
+    for path in table.paths:
+        try:
+            with Image.open(table.root / path) as image:
+                near = round(max(image.size) / _MULTIPLE_PX) * _MULTIPLE_PX
+                return max(_MULTIPLE_PX, min(_LARGEST_PX, near))
+        except OSError:
+            continue
+    raise DataError(f"no image of {table.source} can be read")

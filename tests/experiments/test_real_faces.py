@@ -1,0 +1,77 @@
+"""The two small sets of faces, on stand-ins with their layout."""
+
+import itertools
+
+import pytest
+from PIL import Image
+
+from orbitset.datasets.mnist import data_root
+from orbitset.errors import DataError
+from orbitset.experiments.real_faces import IMAGES, pie32_study, pointing04_study
+
+
+def write(folder, columns, rows):
+    folder.mkdir(parents=True)
+    Image.new("L", (8, 8)).save(folder / "0.png")
+    lines = [",".join(["path", *columns])]
+    for number, row in enumerate(rows):
+        name = f"{number}.png"
+        if number:
+            (folder / name).hardlink_to(folder / "0.png")
+        lines.append(",".join([name, *row]))
+    (folder / "manifest.csv").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture
+def pie32(tmp_path):
+    rows = itertools.product("abcdefgh", ("c05", "c27"), ("f02", "f03"))
+    return write(tmp_path / "pie32", ("identity", "camera", "flash"), rows)
+
+
+def test_identities_are_split_in_five_ways_and_never_shared(pie32):
+    study = pie32_study(pie32)
+    splits = {line.split: line.config.evaluation for line in study.lines}
+    assert len(splits) == 5
+    for parts in splits.values():
+        assert sorted((*parts.train, *parts.validation, *parts.test)) == list("abcdefgh")
+        assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [4, 2, 2]
+    assert len({parts.train for parts in splits.values()}) > 1
+    assert study.labels == ["OJ", "EX", "OT", "OE", "ST", "AE"]
+
+
+def test_nothing_of_pie32_is_kept(pie32):
+    assert all(line.config.is_private for line in pie32_study(pie32).lines)
+
+
+def test_every_training_sees_as_many_images(pie32):
+    assert {line.config.train.epochs for line in pie32_study(pie32).lines} == {IMAGES / 16}
+
+
+def test_pointing04_is_trained_on_each_session_with_three_seeds(tmp_path):
+    rows = itertools.product("ab", "12", ("-15", "0", "15"), ("0", "30"))
+    folder = write(tmp_path / "pointing04", ("person", "session", "pan", "tilt"), rows)
+    study = pointing04_study(folder)
+    assert study.seeds == (0, 1, 2)
+    assert {line.split for line in study.lines} == {"1-2", "2-1"}
+    evaluation = study.lines[0].config.evaluation
+    assert (evaluation.train, evaluation.validation, evaluation.test) == (("1",), (), ("2",))
+    assert not study.lines[0].config.is_private
+
+
+def test_wrong_folders_are_named(tmp_path):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        pie32_study(tmp_path)
+    folder = write(tmp_path / "few", ("identity", "camera", "flash"), [("a", "c05", "f02")] * 2)
+    with pytest.raises(DataError, match="has 1 identities"):
+        pie32_study(folder)
+    with pytest.raises(DataError, match="no column person"):
+        pointing04_study(folder)
+
+
+@pytest.mark.skipif(not (data_root() / "pie32").is_dir(), reason="pie32 is not here")
+def test_the_real_sets_have_the_numbers_they_are_known_for():
+    parts = pie32_study().lines[0].config.evaluation
+    assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [33, 16, 17]
+    assert pie32_study().lines[0].config.data == "pie32"
+    assert pointing04_study().lines[0].config.train.epochs == IMAGES / 1395
