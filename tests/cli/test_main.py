@@ -289,3 +289,19 @@ def test_an_interrupted_demo_goes_on_as_its_message_says(orbitset, start, fails,
     done = orbitset(*shlex.split(advice)[1:], "--json", "--quiet")
     assert done.returncode == 0, done.stderr
     assert Run(out / "OJ").config["train"]["epochs"] == pytest.approx(0.05)
+
+
+def test_a_manifest_is_checked_before_anyone_trains(orbitset, face_manifest):
+    described = ["--orbit", "person,light", "--canonical", "view=front"]
+    done = orbitset("data", "check", face_manifest, "--orbit", "person,session,light", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["orbits"]["orbits"] == 48
+    done = orbitset("data", "check", face_manifest, *described)
+    assert done.returncode == 1
+    assert (
+        "problem: row 2 and 11 more: its orbit (person p0, light 0) has view front" in done.stdout
+    )
+
+
+def test_orbits_are_described_of_manifests_alone(orbitset, fails):
+    fails(orbitset("data", "check", "digits", "--orbit", "person"), 2, "of a manifest")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from orbitset.cli.options import Json
+from orbitset.errors import ConfigError
 
 app = typer.Typer(help="Look at the data there is.", no_args_is_help=True)
 
@@ -40,13 +41,54 @@ def data_list(as_json: Json = False) -> None:
 
 @app.command("check")
 def data_check(
-    source: Annotated[str, typer.Argument(metavar="X", help="mnist, digits or a path of data.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="X",
+            help="mnist, digits, multi-pie:FOLDER, or the path of images or a manifest.",
+        ),
+    ],
+    orbit: Annotated[
+        str | None,
+        typer.Option(help="Of a manifest: the factors an orbit shares, as person,light."),
+    ] = None,
+    canonical: Annotated[
+        str | None, typer.Option(help="Of a manifest: the target of each orbit, as view=front.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Read data whole, verify it and say what was found; fetches MNIST where it is absent.
 
+    Of a manifest all problems are listed; then the exit code is 1.
+
     Example: orbitset data check mnist
+
+    Example: orbitset data check faces.csv --orbit person,light --canonical view=front
     """
+    from orbitset.datasets.named import is_table
+
+    if is_table(source):
+        _check_table(source, orbit, canonical, as_json)
+        return
+    if orbit is not None or canonical is not None:
+        raise ConfigError("--orbit and --canonical describe the orbits of a manifest")
+    _check_splits(source, as_json)
+
+
+def _check_table(source: str, orbit: str | None, canonical: str | None, as_json: bool) -> None:
+    from orbitset.datasets.inspect import inspect_table
+
+    found = inspect_table(
+        source,
+        orbit=None if orbit is None else [part.strip() for part in orbit.split(",")],
+        canonical=canonical,
+    )
+    print(json.dumps(found.as_dict()) if as_json else str(found))
+    if found.problems or found.missing or found.unexpected:
+        raise typer.Exit(1)
+
+
+def _check_splits(source: str, as_json: bool) -> None:
     from orbitset.datasets.named import load_splits
 
     splits = load_splits(source)

@@ -59,6 +59,21 @@ def load_images(
     return ObservedImages.of(torch.from_numpy(images), table.columns), table
 
 
+def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, int]]]:
+    """Decode all images without keeping any: what is wrong with some, and the sizes of the others."""
+    problems, sizes = [], []
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        files = [table.root / path for path in table.paths]
+        for start in range(0, len(files), _AT_ONCE):
+            chunk = files[start : start + _AT_ONCE]
+            for at, found in enumerate(threads.map(_decoded, chunk), start):
+                if isinstance(found, str):
+                    problems.append(Problem(table.rows[at], f"{table.paths[at]} {found}"))
+                else:
+                    sizes.append(found.size)
+    return problems, sizes
+
+
 def _key(table: ImageTable, size_px: int | None, is_colour: bool) -> str:
     digest = hashlib.sha256(repr((_VERSION, size_px, is_colour)).encode())
     for at, path in enumerate(table.paths):
@@ -163,18 +178,14 @@ class _Asked:
 
     def read(self, path: Path, box: Box | None) -> np.ndarray | str:
         """(C, H, W) uint8, or why there is none."""
-        try:
-            if path.stat().st_size == 0:
-                return "is empty: it has 0 bytes"
-            with Image.open(path) as opened:
-                image = ImageOps.exif_transpose(opened)
-                if self.size_px is None and image.size != self.expected:
-                    return f"has {_shown(image.size)} px, most have {_shown(self.expected)}"
-                if box is not None and not _overlaps(box, image.size):
-                    return f"has {_shown(image.size)} px, and its box lies outside"
-                plain = _eight_bits(image).convert("RGB" if self.is_colour else "L")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            return f"cannot be read as an image: {error}"
+        image = _decoded(path)
+        if isinstance(image, str):
+            return image
+        if self.size_px is None and image.size != self.expected:
+            return f"has {_shown(image.size)} px, most have {_shown(self.expected)}"
+        if box is not None and not _overlaps(box, image.size):
+            return f"has {_shown(image.size)} px, and its box lies outside"
+        plain = _eight_bits(image).convert("RGB" if self.is_colour else "L")
         if box is not None:
             left, top, right, bottom = map(round, box)
             plain = plain.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
@@ -182,6 +193,17 @@ class _Asked:
             plain = ImageOps.pad(plain, (self.size_px, self.size_px), Image.Resampling.LANCZOS)
         array = np.asarray(plain)
         return array.transpose(2, 0, 1) if self.is_colour else array[None]
+
+
+def _decoded(path: Path) -> Image.Image | str:
+    """The image turned upright, or why there is none."""
+    try:
+        if path.stat().st_size == 0:
+            return "is empty: it has 0 bytes"
+        with Image.open(path) as opened:
+            return ImageOps.exif_transpose(opened).copy()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        return f"cannot be read as an image: {error}"
 
 
 def _size(path: Path) -> tuple[int, int] | None:

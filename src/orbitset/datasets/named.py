@@ -74,6 +74,11 @@ def load_observed(
     return images, settled.left_out
 
 
+def is_table(data: str) -> bool:
+    """Whether it names a table of image files, and not images as such."""
+    return data.startswith(MULTI_PIE) or data in FACES or Path(data).suffix.lower() in MANIFESTS
+
+
 def manifest_of(data: str) -> Path:
     """The manifest at a path, or of a set that lies under the data root by its name."""
     if data in FACES:

@@ -1,0 +1,115 @@
+"""What a table of images holds, looked at before anyone trains on it."""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orbitset.datasets.decode import image_problems
+from orbitset.datasets.manifest import read_manifest
+from orbitset.datasets.multi_pie import CANONICAL, scan_multi_pie
+from orbitset.datasets.named import MULTI_PIE, manifest_of
+from orbitset.datasets.table import ImageTable, Problem, orbit_problems
+from orbitset.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What was found."""
+
+    source: str
+    images: int
+    """Those that can be used"""
+    sizes: dict[str, int]
+    """How many images have which size, as width x height"""
+    factors: dict[str, int]
+    """How many values each factor has"""
+    members: dict[str, float] | None
+    """Orbits and their members, fewest, median and most, if it was said what an orbit is"""
+    problems: tuple[Problem, ...]
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "data": self.source,
+            "images": self.images,
+            "sizes": self.sizes,
+            "factors": self.factors,
+            "orbits": self.members,
+            "problems": [
+                {"row": one.row, "others": list(one.others), "reason": one.reason}
+                for one in self.problems
+            ],
+            "missing": list(self.missing),
+            "unexpected": list(self.unexpected),
+        }
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{count:,} of {size} px" for size, count in self.sizes.items())
+        values = ", ".join(f"{name} ({count})" for name, count in self.factors.items())
+        lines = [f"{self.source}: {self.images:,} images; {sizes}", f"factors: {values}"]
+        if self.members is not None:
+            of = self.members
+            lines.append(
+                f"orbits: {of['orbits']:,.0f} with {of['fewest']:.0f} to {of['most']:.0f} members, "
+                f"median {of['median']:g}"
+            )
+        lines += [f"problem: {problem}" for problem in self.problems]
+        lines += [f"missing: {path}" for path in self.missing]
+        lines += [f"unexpected: {path}" for path in self.unexpected]
+        return "\n".join(lines)
+
+
+def inspect_table(
+    source: str, *, orbit: Sequence[str] | None = None, canonical: str | None = None
+) -> Inspected:
+    """Read every row and every image, and keep on whatever is wrong with them."""
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    if source.startswith(MULTI_PIE):
+        found = scan_multi_pie(Path(source.removeprefix(MULTI_PIE)))
+        table, missing, unexpected = found.table, found.missing, found.unexpected
+        orbit, canonical = orbit or ("person", "light", "session"), canonical or f"view={CANONICAL}"
+    else:
+        table = read_manifest(manifest_of(source), factors=orbit or (), on_problem="skip")
+    broken, sizes = image_problems(table)
+    usable = table.without(broken, "skip")
+    problems = [*usable.left_out]
+    members = None
+    if orbit is not None:
+        problems += orbit_problems(usable, orbit, _target(canonical))
+        members = _members(usable, orbit)
+    return Inspected(
+        source=source,
+        images=len(usable),
+        sizes={f"{size[0]}x{size[1]}": count for size, count in Counter(sizes).most_common()},
+        factors={name: len(set(values)) for name, values in usable.columns.items()},
+        members=members,
+        problems=tuple(sorted(problems, key=lambda problem: problem.row)),
+        missing=missing,
+        unexpected=unexpected,
+    )
+
+
+def _target(canonical: str | None) -> tuple[str, str] | None:
+    if canonical is None:
+        return None
+    factor, _, value = canonical.partition("=")
+    if not value:
+        raise ConfigError(
+            f"canonical is {canonical!r}; write it as factor=value, such as view=front"
+        )
+    return factor, value
+
+
+def _members(table: ImageTable, orbit: Sequence[str]) -> dict[str, float]:
+    counts = Counter(zip(*(table.columns[name] for name in orbit), strict=True)).values()
+    return {
+        "orbits": len(counts),
+        "fewest": min(counts),
+        "median": statistics.median(counts),
+        "most": max(counts),
+    }

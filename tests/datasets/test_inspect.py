@@ -1,0 +1,39 @@
+import pytest
+
+from orbitset.datasets.inspect import inspect_table
+from orbitset.errors import ConfigError, DataError
+
+ORBIT = ("person", "session", "light")
+
+
+def test_a_sound_manifest_is_counted(face_manifest):
+    found = inspect_table(str(face_manifest), orbit=ORBIT, canonical="view=front")
+    assert (found.images, found.sizes, found.problems) == (144, {"16x16": 144}, ())
+    assert found.factors == {"person": 6, "session": 4, "view": 3, "light": 2}
+    assert found.members == {"orbits": 48, "fewest": 3, "median": 3, "most": 3}
+    assert "orbits: 48 with 3 to 3 members, median 3" in str(found)
+
+
+def test_whatever_is_wrong_is_listed_with_its_row(face_manifest):
+    rows = face_manifest.read_text().splitlines()
+    (face_manifest.parent / "empty.png").touch()
+    manifest = face_manifest.with_name("wrong.csv")
+    wrong = ["empty.png,p9,1,front,0", "gone.png,p9,1,left,0", rows[1], "../x.png,p9,1,left,0"]
+    manifest.write_text("\n".join([*rows[:3], *rows[5:], *wrong]))
+    found = inspect_table(str(manifest), orbit=ORBIT, canonical="view=front")
+    said = [str(problem) for problem in found.problems]
+    assert [problem.row for problem in found.problems] == [2, 3, 144, 145, 146, 147]
+    assert "has no member with view front" in said[0]
+    assert "empty.png is empty: it has 0 bytes" in said[2]
+    assert "gone.png does not exist" in said[3]
+    assert "already" in said[4] and "leads out of" in said[5]
+    assert found.images == 142
+    assert len(found.as_dict()["problems"]) == 6
+
+
+def test_without_an_orbit_only_files_are_looked_at(face_manifest):
+    assert inspect_table(str(face_manifest)).members is None
+    with pytest.raises(ConfigError, match="write it as factor=value"):
+        inspect_table(str(face_manifest), orbit=ORBIT, canonical="front")
+    with pytest.raises(DataError, match="no column mood"):
+        inspect_table(str(face_manifest), orbit=["mood"])
