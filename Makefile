@@ -24,6 +24,7 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/mining.py
+	$(BIN)/python benchmarks/verification.py
 	$(BIN)/python benchmarks/training.py --device cpu
 	$(BIN)/python benchmarks/scaling.py --device cpu
 

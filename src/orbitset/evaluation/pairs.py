@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from orbitset.evaluation.exclusion import Factors, Rule
+from orbitset.evaluation.identities import identities
 from orbitset.evaluation.labelled import Labelled, Metric
-from orbitset.evaluation.retrieval import _identities
 
 _PREPARE_BYTES = 2**24
 _BYTES_PER_PAIR = 48
@@ -50,7 +50,7 @@ class Pairs:
     def __post_init__(self) -> None:
         self._points_ND = _centred(_prepared(self.codes, self.metric))
         device = self._points_ND.device
-        identity_N = _identities(self._points_ND)
+        identity_N = identities(self._points_ND)
         labels_N = self.codes.labels.to(device)
         order_N = identity_N.argsort(stable=True)
         order_N = order_N[labels_N[identity_N[order_N]].argsort(stable=True)]

@@ -6,15 +6,20 @@ left without any relevant candidate cannot be answered: it is counted, and never
 Shapes: Q queries, G images to be found, K places at the top of the ranking, D code entries.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from orbitset.evaluation.exclusion import Factors, Rule, check_factors
+from orbitset.evaluation.identities import identities
 from orbitset.evaluation.labelled import Labelled, Metric
 
 _CHUNK_BYTES = 2**25
+_MOST_CANDIDATES = 64
+"""Compared exactly for each query, beyond those it keeps"""
 
 
 @dataclass(frozen=True)
@@ -80,14 +85,8 @@ def retrieve(
     points = codes.prepared(metric).double()
     # distances stay, rounding errors shrink, whole numbers stay exact; a copy, since the codes are not ours
     points = points.sub(points[0]) if points is codes.codes else points.sub_(points[0].clone())
-    identity_N = _identities(points)
-    has_equals = bool((identity_N != torch.arange(num, device=points.device)).any())
-    squares = points.square().sum(1)
+    points = points.mul_(_power_of_two(points))
     rows = torch.arange(num, device=points.device)
-    chunks = rows.split(max(1, _CHUNK_BYTES // (8 * num)))
-    # Places for all results and one for distances: small results left between large blocks that are freed
-    # would keep the next blocks from fitting there, and memory would grow with every chunk.
-    place = points.new_empty(len(chunks[0]), num)
     found = Retrieval(
         nearest_QK=rows.new_empty(num, k),
         is_hit_QK=torch.empty(num, k, dtype=torch.bool, device=rows.device),
@@ -95,82 +94,132 @@ def retrieve(
         relevant_Q=rows.new_empty(num),
         average_precision_Q=points.new_empty(num) if whole_ranking else None,
     )
-    for chunk in chunks:
-        # |q|² is the same in a row
-        distance = torch.addmm(squares, points[chunk], points.T, alpha=-2, out=place[: len(chunk)])
-        if has_equals:  # they must tie, whatever the rounding
-            distance = distance[:, identity_N]
+    own = {name: factors[name].to(points.device) for name in exclude.names()} if exclude else {}
+    distances = _Distances(points)
+    for chunk in rows.split(distances.rows):
         removed = chunk[:, None] == rows
         if exclude is not None:
-            own = {name: factors[name].to(points.device) for name in exclude.names()}
             removed |= exclude.holds({name: ids[chunk] for name, ids in own.items()}, own)
         relevant = (codes.labels[chunk][:, None] == codes.labels) & ~removed
-        _rank(distance.masked_fill_(removed, torch.inf), removed, relevant, k, found, chunk)
+        found.candidates_Q[chunk] = (~removed).sum(1)
+        found.relevant_Q[chunk] = relevant.sum(1)
+        if whole_ranking:
+            nearest = _rank_all(distances.precise(chunk, removed), relevant, k, found, chunk)
+        else:
+            nearest = _nearest(distances, chunk, removed, k)
+        is_left = torch.arange(k, device=nearest.device) < found.candidates_Q[chunk][:, None]
+        found.is_hit_QK[chunk] = relevant.gather(1, nearest) & is_left
+        found.nearest_QK[chunk] = nearest.where(is_left, -1)
     return found
 
 
-def _rank(
-    distance_QG: Tensor,
-    removed_QG: Tensor,
-    relevant_QG: Tensor,
-    k: int,
-    found: Retrieval,
-    queries: Tensor,
-) -> None:
-    """Write what a few queries find into its place."""
-    found.candidates_Q[queries] = (~removed_QG).sum(1)
-    found.relevant_Q[queries] = relevant_QG.sum(1)
-    if found.average_precision_Q is not None:
-        order = distance_QG.argsort(dim=1, stable=True)
-        nearest = order[:, :k]
-        hits = relevant_QG.gather(1, order)
-        place = torch.arange(1, hits.shape[1] + 1, device=hits.device)
-        precision = (hits * hits.cumsum(1) / place).sum(1) / found.relevant_Q[queries]
-        found.average_precision_Q[queries] = precision.to(found.average_precision_Q)
+class _Distances:
+    """Squared distances of a few queries to all, less |q|², which is the same in a row.
+
+    Each has one place for all chunks: what is kept between large blocks that are freed would keep the next
+    blocks from fitting there, and memory would grow with every chunk.
+    """
+
+    def __init__(self, points_ND: Tensor) -> None:
+        self.points_ND = points_ND
+        self.squares_N = points_ND.square().sum(1)
+        self.rows = max(1, _CHUNK_BYTES // (8 * len(points_ND)))
+        self._shape = (min(self.rows, len(points_ND)), len(points_ND))
+
+    @cached_property
+    def _rough(self) -> tuple[Tensor, Tensor, Tensor]:
+        points = self.points_ND.float()
+        return points, self.squares_N.float(), points.new_empty(self._shape)
+
+    @cached_property
+    def _precise(self) -> tuple[Tensor, Tensor | None]:
+        """A place, and which codes are equal if any are."""
+        identity_N = identities(self.points_ND)
+        has_equals = bool((identity_N.diff() != 1).any())
+        return self.points_ND.new_empty(self._shape), identity_N if has_equals else None
+
+    def rough(self, queries: Tensor, removed_QG: Tensor) -> Tensor:
+        """(Q, G) in float32, infinite where a candidate is removed."""
+        points, squares, place = self._rough
+        place = place[: len(queries)]
+        torch.addmm(squares, points[queries], points.T, alpha=-2, out=place)
+        return place.masked_fill_(removed_QG, torch.inf)
+
+    def rough_error(self, queries: Tensor) -> Tensor:
+        """No rough distance of these queries is further than this from the true one, (Q, 1)."""
+        norm_N = self.squares_N.sqrt()
+        unit = torch.finfo(torch.float32).eps * (self.points_ND.shape[1] + 8)
+        return (unit * norm_N.max() * (2 * norm_N[queries] + norm_N.max())).float()[:, None]
+
+    def precise(self, queries: Tensor, removed_QG: Tensor) -> Tensor:
+        """(Q, G) in float64, where equal codes tie, whatever the rounding."""
+        place, identity_N = self._precise
+        place = place[: len(queries)]
+        torch.addmm(self.squares_N, self.points_ND[queries], self.points_ND.T, alpha=-2, out=place)
+        distance = place if identity_N is None else place[:, identity_N]
+        return distance.masked_fill_(removed_QG, torch.inf)
+
+    def exact(self, query_P: Tensor, other_P: Tensor) -> Tensor:
+        """|q - g|² of single pairs, a few at a time."""
+        step = max(1, _CHUNK_BYTES // (8 * max(1, self.points_ND.shape[1])))
+        parts = [
+            (self.points_ND[query] - self.points_ND[other]).square().sum(1)
+            for query, other in zip(query_P.split(step), other_P.split(step), strict=True)
+        ]
+        return torch.cat(parts)
+
+
+def _nearest(distances: _Distances, queries: Tensor, removed_QG: Tensor, k: int) -> Tensor:
+    """The k nearest, of equally near ones the first, (Q, K).
+
+    Rough distances leave a few candidates that could be among them, whatever the rounding; these are compared
+    exactly. Where they leave many, as in a collapsed embedding, all are compared in float64.
+    """
+    distance = distances.rough(queries, removed_QG)
+    furthest = _kth(distance, k)
+    could_be = (distance <= furthest + 2 * distances.rough_error(queries)) & ~removed_QG
+    count_Q = could_be.sum(1)
+    if int(count_Q.sum()) > len(queries) * (k + _MOST_CANDIDATES):
+        distance = distances.precise(queries, removed_QG)
+        could_be = (distance <= _kth(distance, k)) & ~removed_QG
+        count_Q = could_be.sum(1)
+        row_P, other_P = could_be.nonzero().unbind(1)
+        near_P = distance[row_P, other_P]
     else:
-        nearest = _first_nearest(distance_QG, k)
-    is_left = torch.arange(k, device=nearest.device) < found.candidates_Q[queries][:, None]
-    found.is_hit_QK[queries] = relevant_QG.gather(1, nearest) & is_left
-    found.nearest_QK[queries] = nearest.where(is_left, -1)
+        row_P, other_P = could_be.nonzero().unbind(1)
+        near_P = distances.exact(queries[row_P], other_P)
+    # by query, then distance, then row: the last sort is the strongest, and all are stable
+    order = near_P.argsort(stable=True)
+    order = order[row_P[order].argsort(stable=True)]
+    row_P, other_P = row_P[order], other_P[order]
+    place_P = torch.arange(len(row_P), device=row_P.device) - (count_Q.cumsum(0) - count_Q)[row_P]
+    is_kept = place_P < k
+    nearest = row_P.new_zeros(len(queries), k)
+    nearest[row_P[is_kept], place_P[is_kept]] = other_P[is_kept]
+    return nearest
 
 
-def _first_nearest(distance_QG: Tensor, k: int) -> Tensor:
-    """The k nearest, of equally near ones the first: topk promises no order among equals."""
+def _kth(distance_QG: Tensor, k: int) -> Tensor:
+    """The k-th smallest of each row, (Q, 1)."""
     if k == 1:
-        least = distance_QG.amin(1, keepdim=True)
-        return (distance_QG == least).int().argmax(1, keepdim=True)
-    furthest = distance_QG.topk(k, dim=1, largest=False).values[:, -1:]
-    # all that could be among them, in order of distance and then of row
-    count = int((distance_QG <= furthest).sum(1).max())
-    near = distance_QG.topk(min(count, distance_QG.shape[1]), dim=1, largest=False)
-    rows, by_row = near.indices.sort(dim=1)
-    values = near.values.gather(1, by_row)
-    return rows.gather(1, values.argsort(dim=1, stable=True))[:, :k]
+        return distance_QG.amin(1, keepdim=True)
+    return distance_QG.topk(k, dim=1, largest=False).values[:, -1:]
 
 
-def _identities(points_ND: Tensor) -> Tensor:
-    """For each row the number of the first row equal to it, found by a hash of its bits and then checked."""
-    generator = torch.Generator().manual_seed(0)
-    limit = torch.iinfo(torch.int64).max
-    factors_D = torch.randint(-limit, limit, points_ND.shape[1:], generator=generator) | 1
-    factors_D = factors_D.to(points_ND.device)
-    rows = torch.arange(len(points_ND), device=points_ND.device)
-    chunks = rows.split(max(1, _CHUNK_BYTES // (8 * points_ND.shape[1])))
-    hash_N = torch.cat(
-        [((points_ND[c] + 0.0).view(torch.int64) * factors_D).sum(1) for c in chunks]
-    )
-    place_N = hash_N.unique(return_inverse=True)[1]
-    if not all(_are_equal(points_ND, c, _first_of(place_N)) for c in chunks):
-        place_N = points_ND.unique(dim=0, return_inverse=True)[1]
-    return _first_of(place_N)
+def _power_of_two(points_ND: Tensor) -> float:
+    """What brings the largest entry to about 1 without rounding any."""
+    largest = float(points_ND.abs().max())
+    return 2.0 ** -math.frexp(largest)[1] if 0 < largest < math.inf else 1.0
 
 
-def _are_equal(points_ND: Tensor, rows: Tensor, first_N: Tensor) -> bool:
-    others = rows[first_N[rows] != rows]
-    return torch.equal(points_ND[others], points_ND[first_N[others]])
-
-
-def _first_of(place_N: Tensor) -> Tensor:
-    rows = torch.arange(len(place_N), device=place_N.device)
-    first = torch.full((int(place_N.max()) + 1,), len(rows), device=rows.device)
-    return first.scatter_reduce(0, place_N, rows, "amin")[place_N]
+def _rank_all(
+    distance_QG: Tensor, relevant_QG: Tensor, k: int, found: Retrieval, queries: Tensor
+) -> Tensor:
+    """The k nearest of a whole ranking, whose average precision is written into its place."""
+    assert found.average_precision_Q is not None
+    order = distance_QG.argsort(dim=1, stable=True)
+    hits = relevant_QG.gather(1, order)
+    place = torch.arange(1, hits.shape[1] + 1, device=hits.device)
+    precision = (hits * hits.cumsum(1) / place).sum(1) / found.relevant_Q[queries]
+    found.average_precision_Q[queries] = precision.to(found.average_precision_Q)
+    return order[:, :k]

@@ -1,0 +1,41 @@
+"""Which codes are equal: distances to them must tie, whatever the rounding.
+
+Shapes: N codes of D entries.
+"""
+
+import torch
+from torch import Tensor
+
+_CHUNK_BYTES = 2**25
+
+
+def identities(points_ND: Tensor) -> Tensor:
+    """For each row the number of the first row equal to it, found by a hash of its bits and then checked.
+
+    >>> identities(torch.tensor([[1.0], [2.0], [1.0]], dtype=torch.float64)).tolist()
+    [0, 1, 0]
+    """
+    generator = torch.Generator().manual_seed(0)
+    limit = torch.iinfo(torch.int64).max
+    factors_D = torch.randint(-limit, limit, points_ND.shape[1:], generator=generator) | 1
+    factors_D = factors_D.to(points_ND.device)
+    rows = torch.arange(len(points_ND), device=points_ND.device)
+    chunks = rows.split(max(1, _CHUNK_BYTES // (8 * points_ND.shape[1])))
+    hash_N = torch.cat(
+        [((points_ND[c] + 0.0).view(torch.int64) * factors_D).sum(1) for c in chunks]
+    )
+    place_N = hash_N.unique(return_inverse=True)[1]
+    if not all(_are_equal(points_ND, c, _first_of(place_N)) for c in chunks):
+        place_N = points_ND.unique(dim=0, return_inverse=True)[1]
+    return _first_of(place_N)
+
+
+def _are_equal(points_ND: Tensor, rows: Tensor, first_N: Tensor) -> bool:
+    others = rows[first_N[rows] != rows]
+    return torch.equal(points_ND[others], points_ND[first_N[others]])
+
+
+def _first_of(place_N: Tensor) -> Tensor:
+    rows = torch.arange(len(place_N), device=place_N.device)
+    first = torch.full((int(place_N.max()) + 1,), len(rows), device=rows.device)
+    return first.scatter_reduce(0, place_N, rows, "amin")[place_N]
