@@ -56,7 +56,7 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
         if isinstance(place, dict):
             inside = [leaf for leaf in _leaves(values) if leaf.startswith(f"{name}.")]
             raise ConfigError(f"{name} is a group of settings; set one of {', '.join(inside)}")
-        parent[last] = _read(text.strip(), place)
+        parent[last] = _read(text.strip(), place, _hint(type(config), [*path, last]))
     return from_dict(type(config), values)
 
 
@@ -78,11 +78,18 @@ def _walk(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _read(text: str, old: Any) -> Any:
-    """A text stays one where there was one, also in a list; where there was a list, one number is one."""
+def _hint(cls: Any, path: list[str]) -> Any:
+    """The annotated type of a field by its dotted name."""
+    for part in path:
+        cls = typing.get_type_hints(cls)[part]
+    return cls
+
+
+def _read(text: str, old: Any, hint: Any) -> Any:
+    """A text stays one where one is meant, also in a list; where a list is meant, one number is one."""
     if isinstance(old, str):
         return text
-    if isinstance(old, list) and old and all(isinstance(item, str) for item in old):
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is str:
         return [part.strip() for part in text.split(",") if part.strip()]
     found = _parse(text)
     is_number = isinstance(found, int | float) and not isinstance(found, bool)

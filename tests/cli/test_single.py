@@ -19,13 +19,16 @@ def test_a_manifest_is_trained_evaluated_and_reported(orbitset, face_manifest, t
     done = orbitset("train", face_manifest, *DESCRIBED, *split, *SMALL, *out, "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert {row["metric"] for row in rows} == {"auc", "top1"}
+    assert {row["metric"] for row in rows} == {"auc", "top1", "auc_stopped", "top1_stopped"}
+    assert "an orbit shares person, session, light" in done.stderr
     page = (tmp_path / "run" / "report.html").read_text()
     assert "its person with its" in page and "Retrieval" in page
     done = orbitset("evaluate", tmp_path / "run", "--json")
     assert {"eer", "map", "nmi"} <= {row["metric"] for row in json.loads(done.stdout)["rows"]}
     assert orbitset("report", tmp_path / "run").returncode == 0
     assert orbitset("train", "--resume", *out).returncode == 0
+    assert orbitset("train", "--resume", *out, "--label", "person").returncode == 2
+    assert orbitset("compare", tmp_path / "run", tmp_path / "run").returncode == 1
 
 
 def test_problems_stop_it_or_are_left_out_and_said(orbitset, fails, face_manifest, tmp_path):
@@ -33,7 +36,12 @@ def test_problems_stop_it_or_are_left_out_and_said(orbitset, fails, face_manifes
     manifest = face_manifest.with_name("gone.csv")
     manifest.write_text("\n".join([*rows, "gone.png,p0,1,top,0"]))
     command = ["train", manifest, *DESCRIBED, *SMALL, "--method", "AE", "--out", tmp_path / "run"]
-    fails(orbitset(*command), 1, "1 problem: row 146: gone.png does not exist", "--on-problem skip")
+    fails(
+        orbitset(*command, "--quiet"),
+        1,
+        "1 problem: row 146: gone.png does not exist",
+        "--on-problem skip",
+    )
     assert not (tmp_path / "run").exists()
     done = orbitset(*command, "--on-problem", "skip")
     assert done.returncode == 0, done.stderr

@@ -216,3 +216,18 @@ def test_nonsense_is_refused(table):
         load_images(table, size_px=1)
     with pytest.raises(DataError, match="names no images"):
         load_images(ImageTable("faces.csv", table.root, (), {}, ()))
+
+
+def test_what_must_not_be_kept_is_not(table, cache):
+    seen, _ = load_images(table, is_kept=False)
+    assert torch.equal(seen.images[0, 0], pixels(table, 0))
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_pixels_of_unknown_scale_are_named(table, dtype):
+    path = table.root / "images" / "c.tiff"
+    Image.fromarray(np.ones((6, 6), dtype=dtype)).save(path)
+    path.rename(table.root / table.paths[2])
+    with pytest.raises(DataError, match="row 4: images/c.png has pixels of 32 bits"):
+        load_images(table)

@@ -21,7 +21,7 @@ def _codes(num, seed, kind="random", classes=3, dim=4):
     if kind == "near":  # float32 cannot tell them apart
         codes = 1 + 1e-7 * codes
     if kind == "huge":
-        codes = 1e150 * codes
+        codes = 1e140 * codes
     labels = torch.randint(0, classes, (num,), generator=generator)
     factors = {
         name: torch.randint(0, size, (num,), generator=generator)
@@ -140,3 +140,17 @@ def test_codes_are_left_as_they_are():
     before = codes.codes.clone()
     retrieve(codes)
     assert torch.equal(codes.codes, before)
+
+
+@pytest.mark.parametrize("row", [0, 100])
+def test_an_outlier_anywhere_spoils_no_other_querys_answer(row):
+    codes, _ = _codes(200, 3, dim=8)
+    wanted = [
+        rows[0] if rows else -1 for rows, *_ in _by_loop(codes, lambda q, g: row in (q, g), 1)
+    ]
+    far = codes.codes.clone()
+    far[row] = 1e8
+    found = retrieve(Labelled(far, codes.labels)).nearest_QK[:, 0].tolist()
+    assert [one for q, one in enumerate(found) if q != row] == [
+        one for q, one in enumerate(wanted) if q != row
+    ]

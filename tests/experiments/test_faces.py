@@ -88,7 +88,7 @@ def test_multi_pie_has_the_papers_numbers_and_says_how_many_subjects_there_are(t
             path.parent.mkdir(parents=True)
             path.touch()
     study = multi_pie_study(tmp_path, on_problem="skip")
-    assert study.cut_down == "cut down: 1 subjects instead of 129"
+    assert study.cut_down.startswith("cut down: 1 subjects instead of 129; 988 images missing, the")
     (first, *_) = study.lines
     assert first.config.orbits.canonical == "view=051"
     assert first.config.orbits.on_problem == "skip"

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from orbitset.config import to_dict, with_settings
-from orbitset.errors import ConfigError, DataError
+from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.evaluation.exclusion import Same
 from orbitset.experiments import load_run, train
 from orbitset.experiments.config import read_experiment
@@ -35,7 +35,8 @@ def test_every_method_trains_to_a_finished_run(tmp_path, small_faces, method):
     run = Run(tmp_path / "run")
     results = train(small_faces(method, "train.epochs=1", "train.evaluate_at=0.5"), run)
     found = {(row["method"], row["metric"]) for row in results["rows"]}
-    assert found == {(m, name) for m in ("pixels", "untrained", method) for name in ("auc", "top1")}
+    wanted = {(m, name) for m in ("pixels", "untrained", method) for name in ("auc", "top1")}
+    assert found == wanted | {(method, "auc_stopped"), (method, "top1_stopped")}
     assert run.is_finished
 
 
@@ -107,10 +108,22 @@ def test_figures_have_their_queries_with_targets_and_answers(finished):
         assert set(arrays["tsne_labels"]) == set(range(6))
 
 
-def test_of_private_images_nothing_is_kept_that_shows_them(tmp_path, small_faces):
+def test_of_private_images_nothing_is_kept_that_shows_them(tmp_path, small_faces, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = Run(tmp_path / "run")
     config = small_faces("OJ", "is_private=true", "train.epochs=1", "train.evaluate_at=0.5")
-    results = train(config, run)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ObservedTask, "arrays", stop)
+        train(config, run)
+    assert not list(tmp_path.rglob("*.safetensors")), "not even while it was not finished"
+    results = train(config, run, resume=True)
+    assert not (tmp_path / "cache").exists()
+    with pytest.raises(RunError, match="its weights were not kept"):
+        load_run(run)
     with np.load(run / "arrays.npz") as arrays:
         assert not set(arrays)
     assert not list(run.path.rglob("*.safetensors"))
@@ -208,3 +221,47 @@ def test_training_learns_what_raw_pixels_do_not_show(tmp_path, small_faces):
     _, model, task = load_run(run)
     codes = task.encode(encoding_with(model), task.sides["te"])
     assert codes.codes.shape == (36, 16)
+
+
+def test_where_validation_images_would_have_stopped_it_is_said_too(finished):
+    rows = {
+        (row["method"], row["metric"]): row for row in finished.read_json("results.json")["rows"]
+    }
+    best = max(finished.records()[1:], key=lambda record: record["top1"]["va"][0])
+    assert rows["OJ", "top1_stopped"]["mean"] == best["top1"]["te"][0]
+    assert rows["OJ", "top1_stopped"]["epoch"] == best["epoch"]
+
+
+def test_a_split_that_cuts_orbits_is_refused(small_faces):
+    settings = ["orbits.orbit=person,light", "orbits.canonical=null", "orbits.members_per_batch=2"]
+    with pytest.raises(
+        DataError, match=r"12 orbits have members with several values of session, the"
+    ):
+        ObservedTask(small_faces("OJ", *settings), "cpu")
+
+
+def test_labels_drawn_in_the_plane_are_those_that_are_tested(tmp_path, small_faces):
+    run = Run(tmp_path / "run")
+    settings = ["evaluation.tsne_labels=1", "train.epochs=0.5", "train.evaluate_at=0.1"]
+    train(small_faces("AE", *settings, split="person=p0,p1,p2/p4,p5"), run)
+    with np.load(run / "arrays.npz") as arrays:
+        assert set(arrays["tsne_labels"]) == {4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ["evaluation.exclude=session,view,light,person"],
+            "no test image has another of its person",
+        ),
+        (
+            ["evaluation.test=p5", "evaluation.train=p0,p1", "evaluation.split_by=person"],
+            "no pair of diff",
+        ),
+    ],
+)
+def test_what_cannot_be_scored_is_said_before_training(tmp_path, small_faces, settings, message):
+    config = small_faces("AE", *settings, "evaluation.validation=")
+    with pytest.raises(DataError, match=message):
+        train(config, Run(tmp_path / "run"))

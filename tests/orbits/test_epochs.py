@@ -1,21 +1,14 @@
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbitset.orbits.epochs import EqualPasses, UnequalPasses
+from orbitset.orbits.epochs import EqualPasses, ProportionalPasses
 
 sizes = st.lists(st.integers(1, 40), min_size=2, max_size=30).map(torch.tensor)
 
 
-def unequal(size_N, members=4, orbits=2, weighting="image", seed=0):
-    return UnequalPasses(
-        size_N,
-        members_per_batch=members,
-        orbits_per_batch=orbits,
-        weighting=weighting,
-        seed=seed,
-    )
+def proportional(size_N, members=4, orbits=2, seed=0):
+    return ProportionalPasses(size_N, members_per_batch=members, orbits_per_batch=orbits, seed=seed)
 
 
 def visits(passes, num):
@@ -34,20 +27,14 @@ def test_equal_stretches_share_all_members_and_differ_by_one(members, per_batch)
 
 @given(sizes, st.integers(1, 8), st.integers(1, 5), st.integers(0, 3))
 def test_each_orbit_is_visited_in_proportion_to_its_size(size_N, members, orbits, seed):
-    passes = unequal(size_N, members, min(orbits, len(size_N)), "image", seed)
+    passes = proportional(size_N, members, min(orbits, len(size_N)), seed)
     wanted = (size_N / members).round().long().clamp(min=1).clamp(max=passes.count)
     assert visits(passes, len(size_N)).tolist() == wanted.tolist()
 
 
 @given(sizes, st.integers(1, 8), st.integers(0, 3))
-def test_weighted_per_orbit_all_are_visited_equally_often(size_N, members, seed):
-    passes = unequal(size_N, members, 2, "orbit", seed)
-    assert visits(passes, len(size_N)).unique().tolist() == [passes.count]
-
-
-@given(sizes, st.integers(1, 8), st.integers(0, 3))
 def test_visits_of_an_orbit_use_one_stretch_of_slots_after_the_other(size_N, members, seed):
-    passes = unequal(size_N, members, 2, "image", seed)
+    passes = proportional(size_N, members, 2, seed)
     used = {orbit: [] for orbit in range(len(size_N))}
     for number in range(passes.count):
         orbit_P = passes.visited(number)
@@ -60,7 +47,7 @@ def test_visits_of_an_orbit_use_one_stretch_of_slots_after_the_other(size_N, mem
 
 def test_one_large_orbit_does_not_leave_passes_without_others():
     size_N = torch.tensor([10_000] + [8] * 40)
-    passes = unequal(size_N, members=4, orbits=8)
+    passes = proportional(size_N, members=4, orbits=8)
     assert min(passes.num_visited(number) for number in range(passes.count)) >= 4
     assert (
         passes.count == 11
@@ -68,16 +55,13 @@ def test_one_large_orbit_does_not_leave_passes_without_others():
 
 
 def test_visits_are_spread_over_the_epoch():
-    passes = unequal(torch.tensor([8] * 50 + [80] * 50), members=4, orbits=2)
+    passes = proportional(torch.tensor([8] * 50 + [80] * 50), members=4, orbits=2)
     counts = [passes.num_visited(number) for number in range(passes.count)]
     assert passes.count == 20
     assert max(counts) - min(counts) <= 16  # of 55 on average: 5 large ones fewer would be chance
 
 
-@pytest.mark.parametrize("weighting", ["orbit", "image"])
-def test_the_seed_alone_decides(weighting):
-    size_N = torch.arange(1, 30)
-    a, b, c = (unequal(size_N, weighting=weighting, seed=seed) for seed in (1, 1, 2))
+def test_the_seed_alone_decides():
+    a, b, c = (proportional(torch.arange(1, 30), seed=seed) for seed in (1, 1, 2))
     assert all(torch.equal(a.visited(n), b.visited(n)) for n in range(a.count))
-    if weighting == "image":
-        assert not all(torch.equal(a.visited(n), c.visited(n)) for n in range(a.count))
+    assert not all(torch.equal(a.visited(n), c.visited(n)) for n in range(a.count))

@@ -157,3 +157,21 @@ def test_what_does_not_go_together_is_refused(changed, message):
 def test_more_members_than_any_orbit_has_are_refused():
     with pytest.raises(ConfigError, match="members_per_batch is 5 but orbits have 4"):
         batches_of(some_orbits()[0], members_per_batch=5)
+
+
+def test_a_few_missing_members_change_neither_the_batches_nor_the_epoch():
+    whole, holed = (
+        batches_of(some_orbits(sizes)[0], members_per_batch=4)
+        for sizes in ((13, 13, 13, 13), (13, 12, 13, 13))
+    )
+    assert whole.images_per_epoch == holed.images_per_epoch == 52
+    shapes = [
+        [len(batches.batch(index).images) for index in range(batches.batches_per_epoch)]
+        for batches in (whole, holed)
+    ]
+    assert shapes[0] == shapes[1]
+
+
+def test_streamed_orbits_do_not_promise_to_be_replayed():
+    assert not some_orbits(is_streamed=True)[0].is_replayable
+    assert some_orbits(is_streamed=False)[0].is_replayable

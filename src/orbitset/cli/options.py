@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,12 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+CropsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--crops", help="The part of each image to use: a CSV of boxes, or a folder of landmarks."
+    ),
+]
 OnProblemOption = Annotated[
     str | None,
     typer.Option(
@@ -77,7 +84,8 @@ def print_results(results: dict[str, Any], as_json: bool) -> None:
         return
     print(text_table(rows))
     if tests:
-        print(f"\n{tests_heading(tests)}\n\n{text_tests(tests, rows)}\n\n{OVERLAP}")
+        about = textwrap.fill(results.get("about_tests", ""), 80)
+        print(f"\n{tests_heading(tests)}\n\n{text_tests(tests, rows)}\n\n{about}")
 
 
 def say(message: str) -> None:

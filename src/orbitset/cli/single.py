@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from orbitset.cli.options import (
+    CropsOption,
     Device,
     Json,
     OnProblemOption,
@@ -88,6 +89,7 @@ def train(
             help="Of a manifest: FACTOR=TRAIN/TEST or /VALIDATION/TEST, as session=1,2/3/4."
         ),
     ] = None,
+    crops: CropsOption = None,
     on_problem: OnProblemOption = None,
     seed: Seed = None,
     settings: Annotated[
@@ -111,6 +113,8 @@ def train(
     Example: orbitset train faces.csv --orbit person,light --canonical view=front --label person
     """
     from orbitset.experiments.compose import compose_config
+    from orbitset.experiments.config import ObservedExperiment
+    from orbitset.experiments.manifests import described
     from orbitset.experiments.single import train as train_experiment
     from orbitset.report import write_report
     from orbitset.runs import Run
@@ -132,11 +136,14 @@ def train(
                 ("canonical", canonical),
                 ("label", label),
                 ("split", split),
+                ("crops", None if crops is None else str(crops.resolve())),
                 ("on_problem", on_problem),
             )
             if value is not None
         },
     )
+    if isinstance(config, ObservedExperiment) and not quiet:
+        say(described(config))
     run = Run(out or Path("runs") / f"{config.name}-{config.method}")
     with interruptible(run):
         results = train_experiment(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from orbitset.cli.options import (
+    CropsOption,
     Device,
     Json,
     OnProblemOption,
@@ -54,6 +55,7 @@ def reproduce(
     is_small: Annotated[
         bool | None, typer.Option("--small", help="Few heads, for two cores: ten minutes.")
     ] = None,
+    crops: CropsOption = None,
     on_problem: OnProblemOption = None,
     out: Out = None,
     resume: Resume = False,
@@ -86,6 +88,7 @@ def reproduce(
         extras=extras,
         root=root,
         is_small=is_small,
+        crops=None if crops is None else str(crops.resolve()),
         on_problem=on_problem,
     )
     is_stored = resume and run.exists and not asked.given

@@ -1,8 +1,7 @@
 """From a table of image files to uint8 images of one size, decoded once and kept.
 
 What was decoded lies in the user's cache folder, found again by the names, sizes and times of the files it
-came from, together with the problems that were found. It is mapped into memory rather than read, so that a
-set larger than memory can be used.
+came from, together with the problems that were found. It is mapped into memory rather than read.
 """
 
 import contextlib
@@ -39,13 +38,14 @@ def load_images(
     size_px: int | None = None,
     is_colour: bool = False,
     on_problem: OnProblem = "stop",
+    is_kept: bool = True,
     on_progress: Progress | None = None,
 ) -> tuple[ObservedImages, ImageTable]:
     """The images, and the table without the rows that were left out.
 
     Each is turned as its EXIF data says, cut to its box, made grey or colour and, if `size_px` is given,
     fitted whole into a square of that size, black where it is not square itself. Without it all must have
-    one size.
+    one size. Without `is_kept` nothing is written.
     """
     if size_px is not None and size_px < 2:
         raise ConfigError(f"size_px is {size_px}; give at least 2")
@@ -53,8 +53,9 @@ def load_images(
         raise ConfigError(f"{table.source} has boxes; give size_px, the size they are brought to")
     if len(table) == 0:
         raise DataError(f"{table.source} names no images")
-    stored = cache_folder() / "images" / _key(table, size_px, is_colour)
-    images, problems = _stored(stored) or _decode(table, size_px, is_colour, stored, on_progress)
+    place = cache_folder() / "images" / _key(table, size_px, is_colour) if is_kept else None
+    stored = None if place is None else _stored(place)
+    images, problems = stored or _decode(table, size_px, is_colour, place, on_progress)
     table = table.without(problems, on_problem)
     return ObservedImages.of(torch.from_numpy(images), table.columns), table
 
@@ -107,19 +108,21 @@ def _decode(
     table: ImageTable,
     size_px: int | None,
     is_colour: bool,
-    place: Path,
+    place: Path | None,
     on_progress: Progress | None,
 ) -> tuple[np.ndarray, list[Problem]]:
-    """Decode all that can be, into the cache if it can be written."""
+    """Decode all that can be, into the cache if there is one and it can be written."""
+    if place is None:
+        return _in_memory(table, size_px, is_colour, on_progress)
     pixels = place.with_suffix(".u8")
     part = pixels.with_name(f".{pixels.name}.{os.getpid()}.part")
     with contextlib.ExitStack() as stack:
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            file: BinaryIO = stack.enter_context(part.open("w+b"))
-            stack.callback(part.unlink, missing_ok=True)
+            file = stack.enter_context(part.open("w+b"))
         except OSError:
-            file = io.BytesIO()
+            return _in_memory(table, size_px, is_colour, on_progress)
+        stack.callback(part.unlink, missing_ok=True)
         try:
             shape, problems = _write(table, size_px, is_colour, file, on_progress)
             file.flush()
@@ -128,13 +131,20 @@ def _decode(
                 f"decoded images cannot be kept in {part.parent}: {error.strerror}",
                 hint="set XDG_CACHE_HOME to a folder with room for them",
             ) from None
-        if isinstance(file, io.BytesIO) or not math.prod(shape):
-            file.seek(0)
-            return np.frombuffer(bytearray(file.read()), np.uint8).reshape(shape), problems
+        if not math.prod(shape):
+            return np.empty(shape, np.uint8), problems
         part.replace(pixels)
         about = {"shape": shape, "problems": [(one.row, one.reason) for one in problems]}
         write_atomically(place.with_suffix(".json"), json.dumps(about).encode())
     return np.memmap(pixels, np.uint8, "c", shape=shape), problems
+
+
+def _in_memory(
+    table: ImageTable, size_px: int | None, is_colour: bool, on_progress: Progress | None
+) -> tuple[np.ndarray, list[Problem]]:
+    file = io.BytesIO()
+    shape, problems = _write(table, size_px, is_colour, file, on_progress)
+    return np.frombuffer(bytearray(file.getbuffer()), np.uint8).reshape(shape), problems
 
 
 def _write(
@@ -185,6 +195,10 @@ class _Asked:
             return f"has {_shown(image.size)} px, most have {_shown(self.expected)}"
         if box is not None and not _overlaps(box, image.size):
             return f"has {_shown(image.size)} px, and its box lies outside"
+        if image.mode in ("I", "F"):
+            return (
+                f"has pixels of 32 bits (mode {image.mode}), whose scale is unknown; give 8 or 16"
+            )
         plain = _eight_bits(image).convert("RGB" if self.is_colour else "L")
         if box is not None:
             left, top, right, bottom = map(round, box)
@@ -219,9 +233,9 @@ def _size(path: Path) -> tuple[int, int] | None:
 
 def _eight_bits(image: Image.Image) -> Image.Image:
     """16-bit greys scaled instead of clipped."""
-    if not image.mode.startswith("I;16") and image.mode != "I":
+    if not image.mode.startswith("I;16"):
         return image
-    return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
+    return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
 
 
 def _overlaps(box: Box, size: tuple[int, int]) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,7 @@ def load_heads(
 
 def _store(place: Path, seen: ObservedImages) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
-    part = place.with_name(f".{place.name}.part.npz")
+    part = place.with_name(f".{place.name}.{os.getpid()}.part.npz")
     factors: dict[str, Any] = {f"factor_{name}": ids.numpy() for name, ids in seen.factors.items()}
     try:
         np.savez(part, images=seen.images.numpy(), values=json.dumps(seen.values), **factors)

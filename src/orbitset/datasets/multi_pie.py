@@ -128,34 +128,9 @@ def path_of(subject: str, session: str, recording: str, camera: str, light: str)
     return f"session{session}/multiview/{subject}/{recording}/{_folder(camera)}/{name}"
 
 
-def complete_orbits(found: MultiPie, on_problem: OnProblem = "stop") -> ImageTable:
-    """The table without views of a subject, session and light of which some are missing."""
-    rows: dict[tuple[str, str, str], list[int]] = {}
-    columns = (found.table.columns[name] for name in ("person", "session", "light"))
-    for row, key in zip(found.table.rows, zip(*columns, strict=True), strict=True):
-        rows.setdefault(key, []).append(row)
-    problems = [
-        Problem(
-            present[0],
-            f"subject {person} in session {session} at light {light} has {len(present)} of "
-            f"{len(CAMERAS)} views",
-            tuple(present[1:]),
-        )
-        for (person, session, light), present in rows.items()
-        if len(present) < len(CAMERAS)
-    ]
-    return found.table.without(problems, on_problem)
-
-
 def crop_by_camera(table: ImageTable) -> ImageTable:
-    """Boxes from the one crop each camera has, for images of the size of the first."""
-    from PIL import Image
-
-    try:
-        with Image.open(table.root / table.paths[0]) as first:
-            width, height = first.size
-    except OSError as error:
-        raise DataError(f"{table.paths[0]} cannot be read as an image: {error}") from None
+    """Boxes from the one crop each camera has, for images of the size of the first that can be read."""
+    width, height = _size(table)
     scale = (width, height, width, height)
     crops = {
         camera.replace("_", ""): tuple(a * b for a, b in zip(crop, scale, strict=True))
@@ -163,6 +138,18 @@ def crop_by_camera(table: ImageTable) -> ImageTable:
     }
     boxes: list[Box] = [crops[view] for view in table.columns["view"]]  # type: ignore[misc]
     return replace(table, boxes=tuple(boxes))
+
+
+def _size(table: ImageTable) -> tuple[int, int]:
+    from PIL import Image
+
+    for path in table.paths:
+        try:
+            with Image.open(table.root / path) as first:
+                return first.size
+        except OSError:
+            continue
+    raise DataError(f"no image of {table.source} can be read")
 
 
 def crop_by_boxes(table: ImageTable, boxes: Path, on_problem: OnProblem = "stop") -> ImageTable:

@@ -2,15 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from orbitset.datasets.arrays import load_array, split
-from orbitset.datasets.decode import load_images
+from orbitset.datasets.decode import Progress, load_images
 from orbitset.datasets.digits import load_digits
 from orbitset.datasets.images import Splits
 from orbitset.datasets.kept_heads import load_heads
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.mnist import data_root, is_mnist_folder, load_mnist
-from orbitset.datasets.multi_pie import crop_by_camera, scan_multi_pie
+from orbitset.datasets.multi_pie import (
+    crop_by_boxes,
+    crop_by_camera,
+    crop_by_landmarks,
+    scan_multi_pie,
+)
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.table import ImageTable, OnProblem, Problem, orbit_problems
 from orbitset.errors import DataError
@@ -49,28 +55,44 @@ def load_observed(
     is_colour: bool = False,
     min_members: int = 2,
     on_problem: OnProblem = "stop",
+    crops: str | None = None,
+    is_kept: bool = True,
     device: str = "cpu",
+    on_progress: Progress | None = None,
 ) -> tuple[ObservedImages, tuple[Problem, ...]]:
     """Images with factors, and the problems of those that were left out.
 
     `data` is `heads` or, for some of them, `heads:20x6` (people x lights), `multi-pie:` and its folder,
     `pie32`, `pointing04`, or the path of a manifest. `orbit`, `target` and `min_members` say which orbits
-    can be used.
+    can be used. `crops` is a CSV of boxes or a folder of landmarks. Without `is_kept` nothing is written to
+    the cache.
     """
     name, _, rest = data.partition(":")
     if name == "heads":
-        return load_heads(*_heads_asked(rest), size_px=size_px or 64, device=device), ()
+        people, lights = _heads_asked(rest)
+        size_px = size_px or 64
+        heads = load_heads(people, lights, size_px=size_px, device=device, on_progress=on_progress)
+        return heads, ()
     if data.startswith(MULTI_PIE):
-        table = crop_by_camera(scan_multi_pie(Path(data.removeprefix(MULTI_PIE))).table)
+        table = scan_multi_pie(Path(data.removeprefix(MULTI_PIE))).table
+        table = crop_by_camera(table) if crops is None else table
     else:
         table = read_manifest(manifest_of(data), factors=factors, on_problem=on_problem)
+    if crops is not None:
+        crop = crop_by_landmarks if Path(crops).is_dir() else crop_by_boxes
+        table = crop(table, Path(crops), on_problem)
     table = _usable(table, orbit, target, min_members, on_problem)
-    images, left = load_images(table, size_px=size_px, is_colour=is_colour, on_problem=on_problem)
+    asked: dict[str, Any] = {
+        "size_px": size_px,
+        "is_colour": is_colour,
+        "on_problem": on_problem,
+        "is_kept": is_kept,
+        "on_progress": on_progress,
+    }
+    images, left = load_images(table, **asked)
     settled = _usable(left, orbit, target, min_members, on_problem)
     if len(settled) < len(left):  # what could not be decoded took its orbit with it
-        images, settled = load_images(
-            settled, size_px=size_px, is_colour=is_colour, on_problem=on_problem
-        )
+        images, settled = load_images(settled, **asked)
     return images, settled.left_out
 
 

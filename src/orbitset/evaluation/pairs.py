@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 
 from orbitset.evaluation.exclusion import Factors, Rule
-from orbitset.evaluation.identities import identities
 from orbitset.evaluation.labelled import Labelled, Metric
+from orbitset.evaluation.points import centred, identities
 
 _PREPARE_BYTES = 2**24
 _BYTES_PER_PAIR = 48
 """Of a block: its distance, and what users make from it"""
 _BYTES_PER_ENTRY = 32
 """Of the codes of a row and a column: a copy and its squares"""
-_LARGEST = 1e150
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Pairs:
     blocks: list[Block] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._points_ND = _centred(_prepared(self.codes, self.metric))
+        self._points_ND = centred(_prepared(self.codes, self.metric))
         device = self._points_ND.device
         identity_N = identities(self._points_ND)
         labels_N = self.codes.labels.to(device)
@@ -121,15 +120,6 @@ def _prepared(codes: Labelled, metric: Metric) -> Tensor:
     ):
         place.copy_(Labelled(part.detach().double(), labels).prepared(metric))
     return points
-
-
-def _centred(points_ND: Tensor) -> Tensor:
-    """Less the point nearest to the mean, in place: rounding errors shrink, whole numbers stay exact."""
-    norm_N = torch.linalg.vector_norm(points_ND, dim=1)
-    if norm_N.max() > _LARGEST:
-        raise ValueError(f"a code is longer than {_LARGEST:g}; scale the codes down")
-    nearest = (norm_N.square() - points_ND @ (2 * points_ND.mean(0))).argmin()
-    return points_ND.sub_(points_ND[nearest].clone())
 
 
 def _blocks(starts: list[int], side: int) -> list[Block]:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from orbitset.evaluation.exclusion import Factors, Rule, check_factors
-from orbitset.evaluation.identities import identities
 from orbitset.evaluation.labelled import Labelled, Metric
+from orbitset.evaluation.points import centred, identities
+from orbitset.precision import products_in
 
 _CHUNK_BYTES = 2**25
 _MOST_CANDIDATES = 64
@@ -83,9 +84,9 @@ def retrieve(
     if exclude is not None:
         check_factors(exclude, factors, num)
     points = codes.prepared(metric).double()
-    # distances stay, rounding errors shrink, whole numbers stay exact; a copy, since the codes are not ours
-    points = points.sub(points[0]) if points is codes.codes else points.sub_(points[0].clone())
-    points = points.mul_(_power_of_two(points))
+    points = points.clone() if points is codes.codes else points  # the codes are not ours to change
+    points = centred(points)
+    points.mul_(_power_of_two(points))
     rows = torch.arange(num, device=points.device)
     found = Retrieval(
         nearest_QK=rows.new_empty(num, k),
@@ -142,7 +143,8 @@ class _Distances:
         """(Q, G) in float32, infinite where a candidate is removed."""
         points, squares, place = self._rough
         place = place[: len(queries)]
-        torch.addmm(squares, points[queries], points.T, alpha=-2, out=place)
+        with products_in("ieee", points.device):
+            torch.addmm(squares, points[queries], points.T, alpha=-2, out=place)
         return place.masked_fill_(removed_QG, torch.inf)
 
     def rough_error(self, queries: Tensor) -> Tensor:

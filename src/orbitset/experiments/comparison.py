@@ -12,11 +12,11 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
 
-from orbitset.config import differences, from_dict, to_dict
+from orbitset.config import differences, to_dict
 from orbitset.errors import ConfigError, RunError, check_choice
 from orbitset.evaluation.statistics import Correction
 from orbitset.experiments.computed import MEASURES
-from orbitset.experiments.config import ExperimentConfig
+from orbitset.experiments.config import ExperimentConfig, read_experiment
 from orbitset.experiments.scores import (
     Scores,
     mean_curve,
@@ -183,7 +183,11 @@ def _grouped(runs: Sequence[Run]) -> list[_Group]:
 def _config(run: Run) -> ExperimentConfig:
     """What the run was asked to do, without what has no part in its scores."""
     try:
-        config = from_dict(ExperimentConfig, run.config)
+        config = read_experiment(run.config)
+        if not isinstance(config, ExperimentConfig):
+            raise ConfigError(
+                "it is of observed orbits, whose splits are trained anew; reproduce compares methods there"
+            )
     except ConfigError as error:
         raise RunError(f"{run / 'config.json'} cannot be used: {error}") from None
     return replace(

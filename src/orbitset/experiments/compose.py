@@ -14,6 +14,7 @@ from orbitset.experiments.config import (
     ObservedExperiment,
     read_experiment,
 )
+from orbitset.experiments.faces import evaluated_often
 from orbitset.experiments.manifests import observed_images
 from orbitset.experiments.methods import Method, parse_method
 from orbitset.experiments.recipes import affine_images, recipe
@@ -59,13 +60,21 @@ def compose_config(
         config = _config_for_path(source, chosen or "OJ")
     else:
         config = recipe(source, chosen or "OJ")
+    if observed and (config_file is not None or (resumed is not None and resumed.exists)):
+        raise ConfigError(
+            f"{_flags(observed)} describe a new training; this one is described by its own configuration",
+            hint="change single settings with --set",
+        )
     if observed and not isinstance(config, ObservedExperiment):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in observed)
-        raise ConfigError(f"{flags} describe the orbits of a manifest, a CSV or Parquet file")
+        raise ConfigError(
+            f"{_flags(observed)} describe the orbits of a manifest, a CSV or Parquet file"
+        )
     given = []
     if chosen is not None:
         given.append(f"method={chosen}")
-    if epochs is not None:
+    if epochs is not None and isinstance(config, ObservedExperiment):
+        config = evaluated_often(config, epochs)
+    elif epochs is not None:
         given.append(f"train.epochs={epochs}")
     if seed is not None:
         given.append(f"seed={seed}")
@@ -73,6 +82,10 @@ def compose_config(
     if isinstance(config, ObservedExperiment):
         return with_settings(config, changes)
     return with_settings(config, changes)
+
+
+def _flags(observed: Mapping[str, Any]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in observed)
 
 
 def computed_config(source: str, method: Method, settings: list[str]) -> ExperimentConfig:

@@ -1,6 +1,7 @@
 """A training on a user's own manifest: what is not said is read off the table, or chosen and printed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -9,11 +10,11 @@ from PIL import Image
 
 from orbitset.config import with_settings
 from orbitset.datasets.manifest import read_manifest
-from orbitset.datasets.table import ImageTable
+from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError
 from orbitset.experiments.config import ObservedExperiment, PairsConfig
-from orbitset.experiments.faces import CHOSEN, evaluated_often
+from orbitset.experiments.faces import CHOSEN, batch_shape, evaluated_often
 from orbitset.experiments.methods import Method, objective_of
 from orbitset.orbits.observed import ObservedConfig, OnProblem
 from orbitset.seeds import stream
@@ -21,8 +22,7 @@ from orbitset.training.fit import TrainConfig
 
 IMAGES, _MOST_EPOCHS = 200_000, 100
 """Shown in a training, whichever is less"""
-_MOST_ORBITS, _MEMBERS = 18, 4
-_TESTED_SHARE = 0.25
+_TESTED_SHARE, _FEWEST_LABELS = 0.25, 4
 _LARGEST_PX, _MULTIPLE_PX = 128, 16
 
 
@@ -34,6 +34,7 @@ def observed_images(
     canonical: str | None = None,
     label: str | None = None,
     split: str | None = None,
+    crops: str | None = None,
     on_problem: str = "stop",
 ) -> ObservedExperiment:
     """Orbits are rows that share the factors in `orbit`, by default the column of that name.
@@ -50,9 +51,10 @@ def observed_images(
         canonical=canonical,
         label=named,
         size_px=_size(table),
+        crops=crops,
         on_problem=cast(OnProblem, on_problem),
-        members_per_batch=min(_MEMBERS, _largest(table, fixed)),
     )
+    table = _usable(table, orbits)
     evaluation = _evaluation(table, orbits, split)
     trained = [has in evaluation.train for has in table.columns[evaluation.split_by]]
     num_orbits = len(
@@ -60,11 +62,14 @@ def observed_images(
     )
     if num_orbits < 2:
         raise DataError(f"{manifest} has {num_orbits} orbits to train on; at least 2 are needed")
+    size_of = batch_shape(method, _largest(table, fixed))
     config = ObservedExperiment(
         name=manifest.stem,
         data=str(manifest.resolve()),
         method=method,
-        orbits=with_settings(orbits, [f"orbits_per_batch={min(_MOST_ORBITS, num_orbits)}"]),
+        orbits=replace(
+            orbits, orbits_per_batch=min(size_of[0], num_orbits), members_per_batch=size_of[1]
+        ),
         encoder=EncoderConfig(code_size=256),
         train=TrainConfig(),
         evaluation=evaluation,
@@ -84,15 +89,19 @@ def _columns(
     return chosen
 
 
-def _evaluation(table: ImageTable, orbits: ObservedConfig, split: str | None) -> PairsConfig:
-    others = [
-        name for name in table.columns if name not in (*orbits.factors, "split", "label", "orbit")
+def _usable(table: ImageTable, orbits: ObservedConfig) -> ImageTable:
+    """Without rows that cannot be used, whatever becomes of them later: they must not choose a split."""
+    empty = [
+        Problem(row, f"its {name} is empty")
+        for name in orbits.factors
+        for row, value in zip(table.rows, table.require([name]).columns[name], strict=True)
+        if not value
     ]
-    exclude = tuple(
-        name
-        for name in (*orbits.orbit, *(orbits.target or ())[:1], *others)
-        if name != orbits.label
-    )
+    table = table.without(empty, "skip")
+    return table.without(orbit_problems(table, orbits.orbit, orbits.target), "skip")
+
+
+def _evaluation(table: ImageTable, orbits: ObservedConfig, split: str | None) -> PairsConfig:
     if split is not None:
         by, train, validation, test = _parse(split)
         table.require([by])
@@ -109,23 +118,56 @@ def _evaluation(table: ImageTable, orbits: ObservedConfig, split: str | None) ->
         assert orbits.label is not None
         by, validation = orbits.label, ()
         values = sorted(set(table.columns[by]))
-        order = torch.randperm(len(values), generator=stream("tested labels")).tolist()
-        count = max(1, round(len(values) * _TESTED_SHARE))
-        if len(values) - count < 1:
-            raise DataError(
-                f"{by} has one value in {table.source}; two are needed to train and test"
+        if len(values) < _FEWEST_LABELS:
+            raise ConfigError(
+                f"{by} has {len(values)} values in {table.source}, too few to train on some and test on "
+                "others; say how to split with --split, such as session=1/2"
             )
+        order = torch.randperm(len(values), generator=stream("tested labels")).tolist()
+        count = max(2, round(len(values) * _TESTED_SHARE))
         test = tuple(values[at] for at in sorted(order[:count]))
         train = tuple(values[at] for at in sorted(order[count:]))
-    unshared = tuple(name for name in exclude if name != by)
     return PairsConfig(
-        split_by=by, train=train, validation=validation, test=test, exclude=_paired(table, unshared)
+        split_by=by,
+        train=train,
+        validation=validation,
+        test=test,
+        exclude=_too_alike(table, orbits, by),
     )
 
 
-def _paired(table: ImageTable, factors: Sequence[str]) -> tuple[str, ...]:
-    """Factors by which images can be too alike: those with several values, each seen more than once."""
-    return tuple(name for name in factors if 1 < len(set(table.columns[name])) <= len(table) // 2)
+def _too_alike(table: ImageTable, orbits: ObservedConfig, split_by: str) -> tuple[str, ...]:
+    """The factors of the orbits by which two images of a label can be alike: those that vary within one."""
+    assert orbits.label is not None
+    labels = table.columns[orbits.label]
+    named = [*orbits.orbit, *(orbits.target or ())[:1]]
+    return tuple(
+        name
+        for name in named
+        if name not in (orbits.label, split_by)
+        and len(set(zip(labels, table.columns[name], strict=True))) > len(set(labels))
+    )
+
+
+def described(config: ObservedExperiment) -> str:
+    """What was chosen, in words."""
+    orbits, evaluation = config.orbits, config.evaluation
+    colour = "colour" if orbits.is_colour else "grey"
+    parts = [
+        f"an orbit shares {', '.join(orbits.orbit)}; its target is {orbits.canonical or 'its first member'}",
+        f"{evaluation.split_by} {_few(evaluation.train)} to train, "
+        + (f"{_few(evaluation.validation)} to stop, " if evaluation.validation else "")
+        + f"{_few(evaluation.test)} to test",
+        "retrieval leaves out images of the same "
+        f"{orbits.label} with the same {' or '.join(evaluation.exclude) or 'nothing'}",
+        f"{orbits.size_px} px, {colour}; batches of {orbits.orbits_per_batch} orbits x "
+        f"{orbits.members_per_batch} members; {config.train.epochs:g} epochs",
+    ]
+    return "\n".join(parts)
+
+
+def _few(values: Sequence[str]) -> str:
+    return ", ".join(values) if len(values) <= 6 else f"{', '.join(values[:5])} … ({len(values)})"
 
 
 def _parse(split: str) -> tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from orbitset.datasets.decode import Progress
 from orbitset.datasets.named import load_observed
 from orbitset.datasets.observed import ObservedImages
 from orbitset.encoders import Encoder
@@ -37,7 +38,9 @@ _MOST_TSNE_POINTS = 2_600
 class ObservedTask:
     """What a training on observed orbits learns from, and how it is scored."""
 
-    def __init__(self, config: ObservedExperiment, device: str) -> None:
+    def __init__(
+        self, config: ObservedExperiment, device: str, on_progress: Progress | None = None
+    ) -> None:
         self.config = config
         self.device = device
         orbits, evaluation = config.orbits, config.evaluation
@@ -51,7 +54,10 @@ class ObservedTask:
             is_colour=orbits.is_colour,
             min_members=orbits.min_members,
             on_problem=orbits.on_problem,
+            crops=orbits.crops,
+            is_kept=not config.is_private,
             device=device,
+            on_progress=on_progress,
         )
         channels, height, width = seen.images.shape[1:]
         if height != width:
@@ -59,8 +65,9 @@ class ObservedTask:
                 f"images have {width}x{height} px; give orbits.size_px, and they are fitted into squares"
             )
         self.image_shape = (channels, height)
+        _check_orbits(seen, orbits.orbit, evaluation.split_by)
         parts = {
-            name: seen.where(evaluation.split_by, getattr(evaluation, name))
+            name: seen.where(evaluation.split_by, self._present(seen, name))
             for name in ("train", "validation", "test")
         }
         self.train = parts["train"]
@@ -74,6 +81,13 @@ class ObservedTask:
             weighting=orbits.weighting,
             seed=config.seed,
         )
+
+    def _present(self, seen: ObservedImages, part: str) -> list[str]:
+        """The values a part was given, but for those all of whose images were left out."""
+        by = self.config.evaluation.split_by
+        asked = list(getattr(self.config.evaluation, part))
+        there = [value for value in asked if value in seen.values.get(by, ())]
+        return there if self.left_out and (there or not asked) else asked
 
     def _orbits(self, seen: ObservedImages) -> ObservedOrbits:
         asked = self.config.orbits
@@ -118,8 +132,18 @@ class ObservedTask:
     def score(self, codes: Labelled, seen: ObservedImages) -> dict[str, float]:
         """AUC and top-1 of the codes of images, and how many queries nothing could answer."""
         answered = self.retrieved(codes, seen)
+        if answered.num_unanswerable == len(codes):
+            raise DataError(
+                f"no test image has another of its {self._label} to find, once those that share its "
+                f"{' or '.join(self.config.evaluation.exclude)} are left out",
+                hint="name fewer factors in evaluation.exclude",
+            )
+        try:
+            auc = verify(codes, fars=()).auc
+        except ValueError as error:
+            raise DataError(f"the test images cannot be scored: {error}") from None
         return {
-            "auc": verify(codes, fars=()).auc,
+            "auc": auc,
             "top1": answered.precision_at(1),
             "unanswerable": answered.num_unanswerable,
         }
@@ -137,13 +161,20 @@ class ObservedTask:
         return images.to(self.device).float().div_(255)
 
     def rows(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Raw pixels, the encoder before training, and the encoder after it."""
+        """Raw pixels, the encoder before training, and the encoder after it; with validation images also
+        where these would have stopped it."""
         pixels = self._scores(raw_pixels)
+        unanswerable = {"unanswerable": pixels.get("unanswerable", 0)}
         rows = []
         for name in MEASURES:
-            rows.append(row("pixels", name, without_splits(pixels[name])))
-            rows.append(row("untrained", name, without_splits(records[0][name])))
-            rows.append(row(self.config.method, name, without_splits(records[-1][name])))
+            more = unanswerable if name == "top1" else {}
+            rows.append(row("pixels", name, without_splits(pixels[name]), **more))
+            rows.append(row("untrained", name, without_splits(records[0][name]), **more))
+            rows.append(row(self.config.method, name, without_splits(records[-1][name]), **more))
+            if "va" in self.sides and len(records) > 1:
+                best = max(records[1:], key=lambda record: record[name]["va"][0])
+                summary = without_splits(best[name]) | {"epoch": best["epoch"]}
+                rows.append(row(self.config.method, f"{name}_stopped", summary, **more))
         return rows
 
     @torch.inference_mode()
@@ -165,9 +196,9 @@ class ObservedTask:
 
     def _in_the_plane(self, encode: Encode, test: ObservedImages) -> dict[str, Tensor]:
         """The codes of the first few labels, evenly thinned if they are many."""
-        chosen = (
-            (test.factors[self._label] < self.config.evaluation.tsne_labels).nonzero().squeeze(1)
-        )
+        ids = test.factors[self._label]
+        first = ids.unique()[: self.config.evaluation.tsne_labels]
+        chosen = torch.isin(ids, first).nonzero().squeeze(1)
         chosen = chosen[:: -(-len(chosen) // _MOST_TSNE_POINTS)]
         codes = self.encode(encode, test[chosen])
         if len(codes) < 10:
@@ -201,3 +232,20 @@ class ObservedTask:
             "rectified": to_uint8(model.rectify(self._shown(test.images[queries]))),
             "members": to_uint8(torch.stack(members)),
         }
+
+
+def _check_orbits(seen: ObservedImages, orbit: tuple[str, ...], split_by: str) -> None:
+    """Refuse a split that cuts orbits: part of what is tested on would be trained on."""
+    if split_by in orbit:
+        return
+    orbit_N = group_orbits(dict(seen.factors), orbit)[0]
+    both = torch.stack([orbit_N, seen.factors[split_by]], 1).unique(dim=0)
+    cut = (both[:, 0].bincount() > 1).nonzero().squeeze(1)
+    if len(cut):
+        row = int((orbit_N == cut[0]).nonzero()[0])
+        name = ", ".join(f"{one} {seen.values[one][seen.factors[one][row]]}" for one in orbit)
+        raise DataError(
+            f"{len(cut):,} orbits have members with several values of {split_by}, the first is ({name}): "
+            "part of what is tested on would be trained on",
+            hint=f"split by a factor that orbits share, or name {split_by} among them",
+        )

@@ -24,6 +24,7 @@ from orbitset.experiments.faces import (
     CHOSEN,
     METHODS,
     Split,
+    batch_shape,
     check_seeds,
     chosen_methods,
     cut_down_mark,
@@ -72,6 +73,7 @@ def pie32_study(
         methods=methods,
         images=images,
         seeds=seeds,
+        views=len(set(table.columns["camera"])),
         is_private=True,
     )
 
@@ -98,6 +100,7 @@ def pointing04_study(
         methods=methods,
         images=images,
         seeds=seeds,
+        views=13,
     )
 
 
@@ -120,6 +123,7 @@ def _study(
     methods: Sequence[str] | None,
     images: int | None,
     seeds: int,
+    views: int,
     is_private: bool = False,
 ) -> Study:
     check_seeds(seeds)
@@ -129,11 +133,12 @@ def _study(
         if not shown:
             raise DataError(f"{table.source} has no {evaluation.split_by} {', '.join(split.train)}")
         for method in chosen_methods(methods, METHODS):
+            num_orbits, num_members = batch_shape(method, views)
             config = ObservedExperiment(
                 name=name,
                 data=data,
                 method=method,
-                orbits=orbits,
+                orbits=replace(orbits, orbits_per_batch=num_orbits, members_per_batch=num_members),
                 encoder=EncoderConfig(channels=CHANNELS, code_size=1024),
                 train=TrainConfig(),
                 evaluation=replace(

@@ -24,6 +24,7 @@ class Asked:
     extras: bool | None = None
     root: Path | None = None
     is_small: bool | None = None
+    crops: str | None = None
     on_problem: str | None = None
 
     @property
@@ -41,7 +42,7 @@ EXPERIMENTS: dict[str, tuple[Callable[..., Study], frozenset[str]]] = {
     "heads": (heads_study, frozenset({"methods", "images", "seeds", "is_small"})),
     "multi-pie": (
         multi_pie_study,
-        frozenset({"methods", "images", "seeds", "root", "on_problem"}),
+        frozenset({"methods", "images", "seeds", "root", "crops", "on_problem"}),
     ),
     "pie32": (pie32_study, frozenset({"methods", "images", "seeds", "root"})),
     "pointing04": (pointing04_study, frozenset({"methods", "images", "seeds", "root"})),

@@ -25,6 +25,9 @@ from orbitset.evaluation.statistics import (
 from orbitset.experiments.rows import row
 from orbitset.runs import Run
 
+_SAME_TIME = 1.1
+"""Evaluations are of one time if their epochs differ by less: those of two splits need not be equal."""
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -192,8 +195,10 @@ def mean_curve(
     curve = []
     try:
         for records in zip(*(run.records() for run in runs), strict=True):
-            (epoch,) = {record["epoch"] for record in records}
-            point: dict[str, Any] = {"epoch": epoch}
+            epochs = [float(record["epoch"]) for record in records]
+            if max(epochs) > _SAME_TIME * min(epochs):
+                raise ValueError(f"{min(epochs):g} and {max(epochs):g}")
+            point: dict[str, Any] = {"epoch": float(np.mean(epochs))}
             for measure in measures:
                 means = [record[measure]["mean"] for record in records]
                 spreads = [record[measure]["sd"] for record in records]

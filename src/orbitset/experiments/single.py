@@ -1,5 +1,6 @@
 """One method, trained once: from a configuration to a finished run folder."""
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -11,7 +12,12 @@ from orbitset.datasets.table import named
 from orbitset.encoders import Encoder, build_encoder
 from orbitset.errors import ConfigError, RunError
 from orbitset.experiments.computed import ComputedTask
-from orbitset.experiments.config import Experiment, ExperimentConfig, read_experiment
+from orbitset.experiments.config import (
+    Experiment,
+    ExperimentConfig,
+    ObservedExperiment,
+    read_experiment,
+)
 from orbitset.experiments.observed import ObservedTask
 from orbitset.files import write_atomically
 from orbitset.losses.methods import build_loss
@@ -23,6 +29,7 @@ from orbitset.training.fit import fit
 from orbitset.training.progress import Progress, Silent
 
 T = TypeVar("T")
+_TELL_EVERY_S = 5.0
 
 
 class Task(Protocol):
@@ -39,11 +46,26 @@ class Task(Protocol):
     def arrays(self, model: Encoder) -> bytes: ...
 
 
-def build_task(config: Experiment, device: str) -> ComputedTask | ObservedTask:
+def build_task(
+    config: Experiment, device: str, progress: Progress | None = None
+) -> ComputedTask | ObservedTask:
     """Load the data and make everything ready."""
     if isinstance(config, ExperimentConfig):
         return ComputedTask(config, device)
-    return ObservedTask(config, device)
+    return ObservedTask(config, device, None if progress is None else _told(config.data, progress))
+
+
+def _told(data: str, progress: Progress) -> Callable[[int, int], None]:
+    """Says every few seconds how far the making of images has come."""
+    said_at = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at > _TELL_EVERY_S and done < total:
+            said_at = time.monotonic()
+            progress.note(f"{data}: preparing images, {done / total:.0%}")
+
+    return tell
 
 
 def train(
@@ -59,7 +81,7 @@ def train(
     progress = progress or Silent()
     if not (resume and run.exists):
         run.check_free(overwrite=overwrite)
-    task = build_task(config, device)
+    task = build_task(config, device, progress)
     batches = task.batches
     model = build_model(config, task).to(device)
     loss = _seeded(
@@ -96,6 +118,7 @@ def train(
             run=run,
             resume=resume,
             checkpoint_every_s=config.train.checkpoint_every_s,
+            keep_state=keeps_weights,
             progress=progress,
             label=f"{config.method} {config.name}",
         )
@@ -108,8 +131,6 @@ def train(
         rows = [{**one, "cut_down": config.cut_down} for one in task.rows(run.records())]
         results = {"rows": rows}
         run.write_json("results.json", results)
-        if not keeps_weights:
-            run.checkpoint.unlink(missing_ok=True)
     return results
 
 
@@ -148,6 +169,8 @@ def load_run(
             f"{run.path} holds the runs {', '.join(run.config['runs'])}; name one of them"
         )
     config = read_experiment(run.config)
+    if isinstance(config, ObservedExperiment) and config.is_private:
+        raise RunError(f"{run.path} is of private images, so that its weights were not kept")
     task = build_task(config, device)
     model = build_model(config, task)
     load_model(run / "model.safetensors", model)

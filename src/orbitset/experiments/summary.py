@@ -22,6 +22,17 @@ from orbitset.experiments.scores import (
 from orbitset.experiments.study import Line, Study
 from orbitset.runs import Run
 
+ABOUT_HALVES = (
+    "Splits overlap and share one training per seed, so that the paired t-test is too sure of itself; how "
+    "much another training would change, only the spread over seeds says. The corrected one widens its "
+    "variance after Nadeau and Bengio, for halves; Wilcoxon's asks nothing of the distribution but symmetry."
+)
+ABOUT_SPLITS = (
+    "Every split is trained anew, but splits share images they are trained on, so that the paired t-test is "
+    "too sure of itself. The corrected one widens its variance after Nadeau and Bengio, by the size of the "
+    "part that is scored over that of the part that is trained on; Wilcoxon's asks nothing of the "
+    "distribution but symmetry."
+)
 SWAPPED = "_swapped"
 """After a measure's name: the stopping time was chosen on the test side and scored on the validation side"""
 _AGAINST = ("EX", "OT", "OE")
@@ -64,6 +75,7 @@ def summarise(run: Run, study: Study) -> dict[str, Any]:
         "rows": [{**one, "cut_down": mark} for one in rows],
         "seeds": seeds,
         "tests": tests,
+        "about_tests": ABOUT_SPLITS if is_observed else ABOUT_HALVES,
         "over_seeds": differences,
         "ratios": _ratios(run, study),
         "curves": _curves(run, study, seeds, measures),

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from orbitset.errors import ConfigError
-from orbitset.orbits.epochs import EqualPasses, UnequalPasses, Weighting
+from orbitset.orbits.epochs import EqualPasses, ProportionalPasses, Weighting
 from orbitset.seeds import stable_seed, stream
 
 _AHEAD = 4
@@ -115,17 +115,18 @@ class OrbitBatches:
                 f"members_per_batch is {members_per_batch} but orbits have {most} "
                 f"members; give 1 to {most}"
             )
-        self._passes: EqualPasses | UnequalPasses
-        self._size_N: Tensor | None = None
-        if size_N is None or bool((size_N == most).all()):
-            self._passes = EqualPasses(len(orbits), most, members_per_batch)
+        has_one_size = size_N is None or bool((size_N == most).all())
+        self._size_N = None if size_N is None or has_one_size else size_N.to(self._chosen_on)
+        self._passes: EqualPasses | ProportionalPasses
+        if size_N is None or has_one_size or weighting == "orbit":
+            usual = most if has_one_size or size_N is None else int(size_N.median())
+            members = max(usual, members_per_batch)
+            self._passes = EqualPasses(len(orbits), members, members_per_batch)
         else:
-            self._size_N = size_N.to(self._chosen_on)
-            self._passes = UnequalPasses(
+            self._passes = ProportionalPasses(
                 size_N,
                 members_per_batch=members_per_batch,
                 orbits_per_batch=orbits_per_batch,
-                weighting=weighting,
                 seed=seed,
             )
         self.max_members = self._passes.widest

@@ -5,10 +5,10 @@ Every orbit's members are shuffled for an epoch and laid out in *slots*; a visit
 Orbits of one size M are visited in every pass, in M // K stretches that differ in length by at most one: of
 33 members with K = 4, seven of 4 and one of 5, so that none is too short to hold a pair.
 
-Orbits of many sizes are shown K members at a time, and one smaller than K repeats its own. Weighted per
-*orbit*, all are visited equally often: as often as shows an orbit of the median size whole. Weighted per
-*image*, each is visited in proportion to its size, spread over the epoch, but no oftener than leaves enough
-orbits for a batch in every pass. Of an orbit that is larger an epoch shows a random part.
+Of orbits of many sizes a smaller one repeats its members, and of a larger one an epoch shows a random part.
+Weighted per *orbit*, all are visited equally often, as if each had the median size. Weighted per *image*, K
+members are shown at a time, and each orbit is visited in proportion to its size, spread over the epoch, but
+no oftener than leaves enough orbits for a batch in every pass.
 
 Shapes: N orbits, P of them in a batch, K members of each.
 """
@@ -25,7 +25,7 @@ Weighting = Literal["orbit", "image"]
 
 
 class EqualPasses:
-    """Orbits of one size."""
+    """Every orbit in every pass, with as many members as the others."""
 
     def __init__(self, num_orbits: int, members: int, members_per_batch: int) -> None:
         self.num_orbits, self.members = num_orbits, members
@@ -54,11 +54,11 @@ class EqualPasses:
         return number * self.members // self.count
 
 
-class UnequalPasses:
-    """Orbits of many sizes.
+class ProportionalPasses:
+    """Every orbit as often as its size asks for.
 
     >>> size_N = torch.tensor([2, 2, 8])
-    >>> passes = UnequalPasses(size_N, members_per_batch=2, orbits_per_batch=1, weighting="image")
+    >>> passes = ProportionalPasses(size_N, members_per_batch=2, orbits_per_batch=1)
     >>> visited = torch.cat([passes.visited(number) for number in range(passes.count)])
     >>> passes.count, visited.bincount().tolist()
     (4, [1, 1, 4])
@@ -70,21 +70,17 @@ class UnequalPasses:
         *,
         members_per_batch: int,
         orbits_per_batch: int,
-        weighting: Weighting,
         seed: int = 0,
     ) -> None:
         self.widest = members_per_batch
         size_N = size_N.cpu()
-        if weighting == "orbit":
-            self.count = max(1, int(size_N.median()) // members_per_batch)
-            visits_N = torch.full_like(size_N, self.count)
-        else:
-            visits_N = (size_N.double() / members_per_batch).round().long().clamp(min=1)
-            self.count = _most_passes(visits_N, orbits_per_batch)
-            visits_N = visits_N.clamp(max=self.count)
+        visits_N = (size_N.double() / members_per_batch).round().long().clamp(min=1)
+        self.count = _most_passes(visits_N, orbits_per_batch)
+        visits_N = visits_N.clamp(max=self.count)
         # visit v of an orbit falls into pass floor((v + offset) * count / visits)
         offset_N = torch.rand(len(size_N), generator=stream("visits", seed), dtype=torch.float64)
-        self._visits_N, self._offset_N = visits_N, offset_N
+        self._visits_N, self._offset_N = visits_N.double(), offset_N
+        self._before: tuple[int, Tensor] | None = None
         visited = [self.visited(number) for number in range(self.count)]
         self._num_visited = [len(orbits) for orbits in visited]
 
@@ -99,7 +95,9 @@ class UnequalPasses:
         return (self._visits_before(number + 1) > self._visits_before(number)).nonzero().squeeze(1)
 
     def slots(self, number: int, orbit_P: Tensor) -> Tensor:
-        visit_P = self._visits_before(number).to(orbit_P.device)[orbit_P]
+        if self._before is None or self._before[0] != number:  # copied once for a pass
+            self._before = (number, self._visits_before(number).to(orbit_P.device))
+        visit_P = self._before[1][orbit_P]
         within_K = torch.arange(self.widest, device=orbit_P.device)
         return visit_P[:, None] * self.widest + within_K
 

@@ -33,6 +33,8 @@ class ObservedConfig:
     size_px: int | None = None
     """Images are fitted into a square of that size; if not given, they must have one size"""
     is_colour: bool = False
+    crops: str | None = None
+    """A CSV of boxes (path, left, top, right, bottom), or a folder of landmarks: the part of images to use"""
     weighting: Weighting = "orbit"
     """What is shown equally often where orbits have many sizes: orbits, or images"""
     min_members: int = 2
@@ -112,8 +114,11 @@ class ObservedOrbits:
         self._row = orbit_N.argsort(stable=True)
         self._first_N = self.size_N.to(at).cumsum(0) - self.size_N.to(at)
 
-    is_replayable = True
-    """`show` and `canonical` work on the device alone"""
+    @property
+    def is_replayable(self) -> bool:
+        """`show` and `canonical` work on the device alone; but threads that fetch images must not meet the
+        recording of a step."""
+        return not self.is_streamed
 
     def __len__(self) -> int:
         return len(self.canonical_row_N)

@@ -26,11 +26,6 @@ _HOW = (
     "untrained encoder are scored on all test images, over draws of the labelled ones. Stopped: the "
     "median epoch."
 )
-_OVERLAP = (
-    "Splits overlap and share one training per seed, so that the plain paired t-test is too sure of itself. "
-    "The corrected one widens its variance after Nadeau and Bengio, for halves; Wilcoxon's asks nothing of "
-    "the distribution but symmetry."
-)
 
 
 def study_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> str:
@@ -82,7 +77,7 @@ def _measures(results: dict[str, Any]) -> str:
             [one for one in results[kind] if one["metric"] == metric]
             for kind in ("rows", "tests", "over_seeds")
         )
-        tables = score_table(rows) + tests_table(tests) + seeds_table(seeds)
+        tables = score_table(rows) + tests_table(tests, results["about_tests"]) + seeds_table(seeds)
         name = metric_name(metric)
         if metric == "accuracy":
             shown.append(tables)
@@ -112,7 +107,7 @@ def interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{low:.3f} – {high:.3f}"
 
 
-def tests_table(tests: Sequence[dict[str, Any]]) -> str:
+def tests_table(tests: Sequence[dict[str, Any]], about: str) -> str:
     cells = [
         [
             f"{test['method']} − {test['against']}",
@@ -123,7 +118,7 @@ def tests_table(tests: Sequence[dict[str, Any]]) -> str:
         for test in tests
     ]
     head = ["difference", "test", "mean (95 %)", "p", "Bonferroni", "Holm"]
-    return f"<p>{_OVERLAP}</p>{parts.table(head, cells)}" if tests else ""
+    return f"<p>{html.escape(about)}</p>{parts.table(head, cells)}" if tests else ""
 
 
 def seeds_table(pairs: Sequence[dict[str, Any]]) -> str:

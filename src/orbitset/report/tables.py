@@ -18,7 +18,7 @@ METRIC_NAMES = {
     "accuracy": "one-shot accuracy",
     "auc": "verification AUC",
     "top1": "top-1 retrieval",
-    "top5": "top-5 retrieval",
+    "top5": "precision among the nearest five",
     "map": "mean average precision",
     "eer": "equal error rate",
     "nmi": "k-means NMI",
@@ -29,6 +29,7 @@ METRIC_NAMES = {
 _SUFFIXES = {
     "_validation": ", on validation images",
     "_swapped": ", sides swapped",
+    "_stopped": ", stopped early on validation images",
     "_cosine": ", cosine",
 }
 _KEYS = ("method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected")

@@ -101,6 +101,7 @@ def fit(
     run: Run | None = None,
     resume: bool = False,
     checkpoint_every_s: float = 60.0,
+    keep_state: bool = True,
     progress: Progress | None = None,
     label: str = "training",
 ) -> None:
@@ -110,7 +111,8 @@ def fit(
     `evaluate` is called with the model at the steps in `evaluate_at` (0 is before training) and its
     numbers go to the run's metrics with the mean terms since the last evaluation. With a run, state is
     saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
-    bit for bit what would have followed. `engine` chooses how a step is carried out, not what it does:
+    bit for bit what would have followed; without `keep_state` no weights are written, and it starts anew.
+    `engine` chooses how a step is carried out, not what it does:
     see `orbitset.training.steps`.
     """
     if steps < 0 or steps != int(steps):
@@ -143,7 +145,7 @@ def fit(
 
     def save() -> None:
         nonlocal saved_at
-        if run is None:
+        if run is None or not keep_state:
             return
         monitor.check()
         sums, steps_summed = monitor.state

@@ -1,6 +1,6 @@
 import torch
 
-from orbitset.evaluation.identities import identities
+from orbitset.evaluation.points import identities
 
 
 def test_equal_codes_are_found_by_their_bits_and_zeros_of_either_sign_are_one():

@@ -1,4 +1,4 @@
-"""Which codes are equal: distances to them must tie, whatever the rounding.
+"""Codes made ready for exact distances: moved to where rounding errors are small, equal ones known.
 
 Shapes: N codes of D entries.
 """
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 _CHUNK_BYTES = 2**25
+_LARGEST = 1e150
 
 
 def identities(points_ND: Tensor) -> Tensor:
@@ -39,3 +40,12 @@ def _first_of(place_N: Tensor) -> Tensor:
     rows = torch.arange(len(place_N), device=place_N.device)
     first = torch.full((int(place_N.max()) + 1,), len(rows), device=rows.device)
     return first.scatter_reduce(0, place_N, rows, "amin")[place_N]
+
+
+def centred(points_ND: Tensor) -> Tensor:
+    """Less the point nearest to the mean, in place: rounding errors shrink, whole numbers stay exact."""
+    norm_N = torch.linalg.vector_norm(points_ND, dim=1)
+    if norm_N.max() > _LARGEST:
+        raise ValueError(f"a code is longer than {_LARGEST:g}; scale the codes down")
+    nearest = (norm_N.square() - points_ND @ (2 * points_ND.mean(0))).argmin()
+    return points_ND.sub_(points_ND[nearest].clone())
