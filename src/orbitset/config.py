@@ -87,6 +87,8 @@ def _hint(cls: Any, path: list[str]) -> Any:
 
 def _read(text: str, old: Any, hint: Any) -> Any:
     """A text stays one where one is meant, also in a list; where a list is meant, one number is one."""
+    if text == "null" and type(None) in typing.get_args(hint):
+        return None
     if isinstance(old, str):
         return text
     if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is str:
