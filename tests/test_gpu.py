@@ -6,12 +6,15 @@ import pytest
 import torch
 
 from orbitset.config import with_settings
+from orbitset.datasets.heads import render_heads
 from orbitset.encoders import RectifyingEncoder
+from orbitset.evaluation import Labelled, Same, retrieve, verify
 from orbitset.experiments import affine_digits, train
 from orbitset.losses import LossConfig, build_loss, distance_matrix, mine, triplet_loss
-from orbitset.orbits import AffineOrbits, OrbitBatches
+from orbitset.orbits import AffineOrbits, ObservedOrbits, OrbitBatches
 from orbitset.runs import Run
 from orbitset.training import fit
+from orbitset.training.progress import Silent
 
 pytestmark = [
     pytest.mark.gpu,
@@ -145,3 +148,87 @@ def test_non_finite_terms_are_named_with_their_exact_step():
     batches.batch = batch
     with pytest.raises(Exception, match="'rectify' was not finite at step 7"):
         fit(model, loss, batches, steps=50, engine="reference")
+
+
+def _observed(device, **options):
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (90, 1, 32, 32), dtype=torch.uint8, generator=generator)
+    orbit_N = torch.arange(90) // 5
+    return ObservedOrbits(images, orbit_N, torch.arange(0, 90, 5), device=device, **options)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_observed_batches_are_the_same_on_cpu_and_gpu(is_streamed):
+    on_cpu, on_gpu = (
+        OrbitBatches(orbits, orbits_per_batch=6, members_per_batch=2, seed=3)
+        for orbits in (_observed("cpu"), _observed("cuda", is_streamed=is_streamed))
+    )
+    for index in (0, 1, 2, 9):
+        a, b = on_cpu.batch(index), on_gpu.batch(index)
+        assert b.images.is_cuda and b.canonical.is_cuda and b.orbits.is_cuda
+        assert torch.equal(a.images, b.images.cpu())
+        assert torch.equal(a.canonical, b.canonical.cpu())
+        assert torch.equal(a.orbits, b.orbits.cpu())
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_observed_orbits_are_trained_on_whether_or_not_they_fit(is_streamed):
+    batches = OrbitBatches(
+        _observed("cuda", is_streamed=is_streamed), orbits_per_batch=6, members_per_batch=2
+    )
+    model = RectifyingEncoder(
+        size_px=32, channels=(16, 32), code_size=64, code_norm="sphere"
+    ).cuda()
+    loss = build_loss("OJ", LossConfig(margin=8.0), code_size=64, num_orbits=18).cuda()
+    said = []
+
+    class Notes(Silent):
+        def note(self, message):
+            said.append(message)
+
+    fit(model, loss, batches, steps=30, progress=Notes())
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert ("not replayed" in said[0]) == is_streamed, said
+
+
+def test_verification_and_retrieval_say_the_same_on_cpu_and_gpu():
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randn(700, 32, generator=generator)
+    codes[300:400] = codes[:100]
+    factors = {
+        name: torch.randint(0, count, (700,), generator=generator)
+        for name, count in (("person", 20), ("view", 5), ("light", 4))
+    }
+    rule = Same("person") & (Same("view") | Same("light"))
+    found = []
+    for device in ("cpu", "cuda"):
+        own = {name: ids.to(device) for name, ids in factors.items()}
+        labelled = Labelled(codes.to(device), own["person"])
+        found.append(
+            (
+                verify(labelled, factors=own, exclude=rule),
+                retrieve(labelled, k=3, factors=own, exclude=rule).nearest_QK.tolist(),
+                retrieve(labelled, factors=own, exclude=rule, whole_ranking=True),
+            )
+        )
+    (verified, nearest, ranked), (on_gpu, nearest_gpu, ranked_gpu) = found
+    assert abs(verified.auc - on_gpu.auc) < 1e-12
+    assert nearest == nearest_gpu
+    assert abs(ranked.mean_average_precision - ranked_gpu.mean_average_precision) < 1e-9
+
+
+def test_heads_look_the_same_on_cpu_and_gpu():
+    a, b = (
+        render_heads(people=2, views=["-45", "0"], lights=4, sessions=1, device=device).images.int()
+        for device in ("cpu", "cuda")
+    )
+    difference = (a - b).abs()
+    assert difference.float().mean() < 0.05
+    assert (difference > 8).float().mean() < 0.002
+
+
+@pytest.mark.parametrize("method", ["OJ", "EX"])
+def test_an_observed_experiment_runs_on_the_gpu(tmp_path, small_faces, monkeypatch, method):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    results = train(small_faces(method), Run(tmp_path / "run"), device="cuda")
+    assert {row["metric"] for row in results["rows"]} >= {"auc", "top1"}
