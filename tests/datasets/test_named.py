@@ -26,9 +26,11 @@ def test_observed_images_come_by_the_path_of_their_manifest(face_manifest, tmp_p
 
 def test_sets_of_faces_are_looked_for_under_the_data_root(face_manifest, tmp_path, monkeypatch):
     monkeypatch.setenv("ORBITSET_DATA", str(tmp_path))
-    assert manifest_of("pie32") == tmp_path / "pie32" / "manifest.csv"
-    with pytest.raises(DataError, match="pie32.*No such file"):
+    with pytest.raises(DataError, match="pie32 is looked for in .*say where it lies with --root"):
         load_observed("pie32", orbit=("identity",))
+    (tmp_path / "pie32").mkdir()
+    (tmp_path / "pie32" / "manifest.csv").touch()
+    assert manifest_of("pie32") == tmp_path / "pie32" / "manifest.csv"
 
 
 @pytest.mark.parametrize(

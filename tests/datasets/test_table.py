@@ -78,5 +78,5 @@ def test_rows_are_chosen_by_value_and_unknown_ones_named():
     assert some_table().where("person", ["ann", "eve"]).rows == (2, 3, 6)
     with pytest.raises(ConfigError, match="did you mean ann"):
         some_table().where("person", ["anna"])
-    with pytest.raises(DataError, match="has no column light; it has path, person, view"):
+    with pytest.raises(DataError, match="has no factor light; it has person, view"):
         some_table().where("light", ["1"])

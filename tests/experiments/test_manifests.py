@@ -61,9 +61,9 @@ def test_a_column_may_say_what_each_row_is_for(face_manifest, tmp_path):
 def test_columns_that_are_missing_are_named(face_manifest):
     with pytest.raises(ConfigError, match="with --orbit; .* has person, session, view, light"):
         observed_images(face_manifest)
-    with pytest.raises(DataError, match="no column mood"):
+    with pytest.raises(DataError, match="no factor mood"):
         described(face_manifest, orbit=["mood"])
-    with pytest.raises(DataError, match="no column mood"):
+    with pytest.raises(DataError, match="no factor mood"):
         described(face_manifest, split="mood=a/b")
 
 
@@ -93,3 +93,13 @@ def test_rows_that_cannot_be_used_do_not_choose_the_split(face_manifest):
     more.write_text("\n".join([*lines, "zed.png,zed,1,left,0"]))
     parts = described(more, on_problem="skip").evaluation
     assert "zed" not in (*parts.train, *parts.test)
+
+
+def test_single_members_are_kept_if_asked_for(face_manifest):
+    lines = face_manifest.read_text().splitlines()
+    alone = face_manifest.with_name("single.csv")
+    alone.write_text("\n".join(row for row in lines if ",p3," not in row or ",front," in row))
+    options = {"canonical": "view=front", "on_problem": "skip"}
+    for settings, is_there in (((), False), (("orbits.min_members=1",), True)):
+        parts = described(alone, settings=settings, **options).evaluation
+        assert ("p3" in (*parts.train, *parts.test)) == is_there

@@ -11,6 +11,7 @@ from orbitset.config import to_dict, with_settings
 from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.evaluation.exclusion import Same
 from orbitset.experiments import load_run, train
+from orbitset.experiments.arrays import tsne_points
 from orbitset.experiments.config import read_experiment
 from orbitset.experiments.observed import ObservedTask
 from orbitset.experiments.reevaluate import evaluate_run
@@ -173,7 +174,7 @@ def test_configurations_of_both_kinds_come_back_from_their_files(small_faces):
         ("evaluation.split_by=mood", "mood"),
         ("orbits.canonical=front", "write it as factor=value"),
         ("orbits.canonical=view=top", "no member with view top"),
-        ("orbits.orbit=person,mood", "no column mood"),
+        ("orbits.orbit=person,mood", "no (column|factor) mood"),
         ("orbits.orbit=", "is empty"),
         ("orbits.weighting=none", "orbits.weighting is 'none'"),
         ("orbits.on_problem=ignore", "orbits.on_problem is 'ignore'"),
@@ -265,3 +266,9 @@ def test_what_cannot_be_scored_is_said_before_training(tmp_path, small_faces, se
     config = small_faces("AE", *settings, "evaluation.validation=")
     with pytest.raises(DataError, match=message):
         train(config, Run(tmp_path / "run"))
+
+
+def test_codes_without_any_spread_are_drawn_as_one_point():
+    points = tsne_points(torch.full((400, 8), 3.0), 0)
+    assert not points.any()
+    assert tsne_points(torch.randn(60, 8), 0).std() > 0

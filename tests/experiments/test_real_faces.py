@@ -57,7 +57,7 @@ def test_pointing04_is_trained_on_each_session_with_three_seeds(tmp_path):
     evaluation = study.lines[0].config.evaluation
     assert (evaluation.train, evaluation.validation, evaluation.test) == (("1",), (), ("2",))
     assert not study.lines[0].config.is_private
-    assert study.lines[0].config.orbits.members_per_batch == 8
+    assert study.lines[0].config.orbits.members_per_batch == 13
 
 
 def test_wrong_folders_are_named(tmp_path):
@@ -66,7 +66,7 @@ def test_wrong_folders_are_named(tmp_path):
     folder = write(tmp_path / "few", ("identity", "camera", "flash"), [("a", "c05", "f02")] * 2)
     with pytest.raises(DataError, match="has 1 identities"):
         pie32_study(folder)
-    with pytest.raises(DataError, match="no column person"):
+    with pytest.raises(DataError, match="no factor person"):
         pointing04_study(folder)
 
 

@@ -23,6 +23,9 @@ def test_equal_stretches_share_all_members_and_differ_by_one(members, per_batch)
     assert sum(widths) == members
     assert max(widths) - min(widths) <= 1
     assert max(widths) == passes.widest
+    if 1 < per_batch <= members:
+        assert min(widths) >= 2
+        assert all(width < 2 * per_batch for width in widths)
 
 
 @given(sizes, st.integers(1, 8), st.integers(1, 5), st.integers(0, 3))

@@ -215,6 +215,8 @@ def _decoded(path: Path) -> Image.Image | str:
         if path.stat().st_size == 0:
             return "is empty: it has 0 bytes"
         with Image.open(path) as opened:
+            if opened.mode in ("I", "F"):
+                return f"has pixels of 32 bits (mode {opened.mode}), whose scale is unknown; give 8 or 16"
             return ImageOps.exif_transpose(opened).copy()
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         return f"cannot be read as an image: {error}"

@@ -69,12 +69,16 @@ def inspect_table(
     """Read every row and every image, and keep on whatever is wrong with them."""
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    if canonical is not None and orbit is None and not source.startswith(MULTI_PIE):
+        raise ConfigError("--canonical is of orbits; say what they share with --orbit")
+    target = _target(canonical)
     if source.startswith(MULTI_PIE):
         found = scan_multi_pie(Path(source.removeprefix(MULTI_PIE)))
         table, missing, unexpected = found.table, found.missing, found.unexpected
         orbit, canonical = orbit or ("person", "light", "session"), canonical or f"view={CANONICAL}"
     else:
-        table = read_manifest(manifest_of(source), factors=orbit or (), on_problem="skip")
+        named = (*(orbit or ()), *(target or ())[:1])
+        table = read_manifest(manifest_of(source), factors=named, on_problem="skip")
     broken, sizes = image_problems(table)
     usable = table.without(broken, "skip")
     problems = [*usable.left_out]

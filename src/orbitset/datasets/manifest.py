@@ -19,7 +19,7 @@ _BOX = ("left", "top", "right", "bottom")
 
 
 def read_manifest(
-    path: Path,
+    path: Path | str,
     *,
     root: Path | None = None,
     factors: Sequence[str] = (),
@@ -31,6 +31,7 @@ def read_manifest(
     Rows that cannot be used are named together: empty cells in `factors`, files that are missing or named
     twice, paths that leave the root, text that is not UTF-8.
     """
+    path = Path(path)
     is_parquet = path.suffix.lower() in (".parquet", ".pq")
     try:
         header, rows, first = _parquet(path) if is_parquet else _csv(path)
@@ -91,9 +92,10 @@ def _fault(
     if set(_BOX) <= set(needed) and _box([cells[name] for name in _BOX]) is None:
         shown = ", ".join(cells[name] for name in _BOX)
         return f"its box ({shown}) is not left, top, right and bottom in pixels"
-    if not (root / path).is_file():
-        return f"{path} does not exist"
-    return None
+    try:
+        return None if (root / path).is_file() else f"{path} does not exist"
+    except OSError as error:
+        return f"{path} cannot be looked for: {error.strerror}"
 
 
 def _box(edges: Sequence[str]) -> Box | None:

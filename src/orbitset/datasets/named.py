@@ -104,7 +104,13 @@ def is_table(data: str) -> bool:
 def manifest_of(data: str) -> Path:
     """The manifest at a path, or of a set that lies under the data root by its name."""
     if data in FACES:
-        return data_root() / data / "manifest.csv"
+        manifest = data_root() / data / "manifest.csv"
+        if not manifest.is_file():
+            raise DataError(
+                f"{data} is looked for in {manifest.parent}, and its manifest.csv is not there",
+                hint="say where it lies with --root, or set ORBITSET_DATA to the folder that holds it",
+            )
+        return manifest
     if Path(data).suffix.lower() not in MANIFESTS:
         raise DataError(
             f"{data} is not data with factors; give heads, multi-pie:FOLDER, {', '.join(FACES)}, "

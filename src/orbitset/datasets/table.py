@@ -4,6 +4,7 @@ Whatever is wrong with a row is a `Problem` that names the row. The caller choos
 says all that was found and goes no further, *skip* leaves those rows out and keeps the list.
 """
 
+import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,10 +59,10 @@ class ImageTable:
         """Itself, if it has these columns."""
         missing = [name for name in dict.fromkeys(columns) if name not in self.columns]
         if missing:
+            near = difflib.get_close_matches(missing[0], self.columns, n=1)
             raise DataError(
-                f"{self.source} has no column {', '.join(missing)}; "
-                f"it has {', '.join(('path', *self.columns))}",
-                hint="name the columns as its first row does",
+                f"{self.source} has no factor {', '.join(missing)}; it has {', '.join(self.columns)}",
+                hint=f"did you mean {near[0]}?" if near else "name factors as its first row does",
             )
         return self
 

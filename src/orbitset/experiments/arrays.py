@@ -12,6 +12,7 @@ from orbitset.experiments.task import OneShotTask, encoding_with, orbit_curve
 from orbitset.orbits.computed import AffineOrbits
 
 _GRID_COLUMNS, _STRIP_ROWS, _STRIP_COLUMNS = 12, 4, 12
+_NO_SPREAD = 1e-10
 _TSNE_DIMENSIONS = 50
 """Codes are projected to so many before t-SNE looks for neighbours among them."""
 
@@ -71,6 +72,11 @@ def to_uint8(images: Tensor) -> Tensor:
 def tsne_points(codes: Tensor, seed: int) -> Tensor:
     from sklearn.manifold import TSNE
 
+    spread = codes.double().var(0).sum()
+    if not spread > _NO_SPREAD * codes.double().square().sum(1).mean():
+        return codes.new_zeros(
+            len(codes), 2
+        )  # collapsed: one point, and t-SNE would divide by its size
     perplexity = min(30.0, (len(codes) - 1) / 3)
     projection = TSNE(perplexity=perplexity, init="pca", random_state=seed, n_jobs=-1)
     codes = principal_components(codes, _TSNE_DIMENSIONS)

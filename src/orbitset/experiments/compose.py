@@ -55,7 +55,9 @@ def compose_config(
             hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
         )
     elif Path(source).suffix.lower() in MANIFESTS:
-        config = observed_images(Path(source), chosen or "OJ", **(observed or {}))
+        config = observed_images(
+            Path(source), chosen or "OJ", settings=settings, **(observed or {})
+        )
     elif Path(source).exists():
         config = _config_for_path(source, chosen or "OJ")
     else:
@@ -90,6 +92,8 @@ def _flags(observed: Mapping[str, Any]) -> str:
 
 def computed_config(source: str, method: Method, settings: list[str]) -> ExperimentConfig:
     """A recipe or data whose orbits are computed, with settings on top."""
+    if Path(source).suffix.lower() in MANIFESTS:
+        raise ConfigError(f"{source} has observed orbits; settings are searched for computed ones")
     config = compose_config(
         source,
         method=method,
@@ -99,8 +103,7 @@ def computed_config(source: str, method: Method, settings: list[str]) -> Experim
         config_file=None,
         resumed=None,
     )
-    if not isinstance(config, ExperimentConfig):
-        raise ConfigError(f"{source} has observed orbits; settings are searched for computed ones")
+    assert isinstance(config, ExperimentConfig)
     return config
 
 

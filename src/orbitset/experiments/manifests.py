@@ -36,11 +36,13 @@ def observed_images(
     split: str | None = None,
     crops: str | None = None,
     on_problem: str = "stop",
+    settings: Sequence[str] = (),
 ) -> ObservedExperiment:
     """Orbits are rows that share the factors in `orbit`, by default the column of that name.
 
     `split` is factor=train/test or factor=train/validation/test with values between commas. Without it a
     column `split` says what each row is for; without that a random quarter of the labels is tested on.
+    Of `settings` those about orbits are heeded, since other choices depend on them.
     """
     table = read_manifest(manifest, on_problem="skip")
     fixed = _columns(table, orbit, "orbit", "the factors that members of an orbit share")
@@ -54,6 +56,12 @@ def observed_images(
         crops=crops,
         on_problem=cast(OnProblem, on_problem),
     )
+    own = [
+        text.strip().removeprefix("orbits.")
+        for text in settings
+        if text.strip().startswith("orbits.")
+    ]
+    orbits = with_settings(orbits, own)
     table = _usable(table, orbits)
     evaluation = _evaluation(table, orbits, split)
     trained = [has in evaluation.train for has in table.columns[evaluation.split_by]]
@@ -98,7 +106,8 @@ def _usable(table: ImageTable, orbits: ObservedConfig) -> ImageTable:
         if not value
     ]
     table = table.without(empty, "skip")
-    return table.without(orbit_problems(table, orbits.orbit, orbits.target), "skip")
+    problems = orbit_problems(table, orbits.orbit, orbits.target, min_members=orbits.min_members)
+    return table.without(problems, "skip")
 
 
 def _evaluation(table: ImageTable, orbits: ObservedConfig, split: str | None) -> PairsConfig:
@@ -158,8 +167,10 @@ def described(config: ObservedExperiment) -> str:
         f"{evaluation.split_by} {_few(evaluation.train)} to train, "
         + (f"{_few(evaluation.validation)} to stop, " if evaluation.validation else "")
         + f"{_few(evaluation.test)} to test",
-        "retrieval leaves out images of the same "
-        f"{orbits.label} with the same {' or '.join(evaluation.exclude) or 'nothing'}",
+        f"retrieval leaves out images of the same {orbits.label} with the same "
+        f"{' or '.join(evaluation.exclude)}"
+        if evaluation.exclude
+        else "retrieval leaves nothing out",
         f"{orbits.size_px} px, {colour}; batches of {orbits.orbits_per_batch} orbits x "
         f"{orbits.members_per_batch} members; {config.train.epochs:g} epochs",
     ]

@@ -74,9 +74,14 @@ class ObservedTask:
         self.sides = {"te": parts["test"]}
         if evaluation.validation:
             self.sides["va"] = parts["validation"]
+        self.unused = len(seen) - sum(map(len, parts.values()))
+        trained = self._orbits(self.train)
+        most = len(trained)
         self.batches = OrbitBatches(
-            self._orbits(self.train),
-            orbits_per_batch=orbits.orbits_per_batch,
+            trained,
+            orbits_per_batch=min(orbits.orbits_per_batch, most)
+            if self.left_out
+            else orbits.orbits_per_batch,
             members_per_batch=orbits.members_per_batch,
             weighting=orbits.weighting,
             seed=config.seed,

@@ -136,6 +136,8 @@ def train(
 
 def _say_left_out(task: ComputedTask | ObservedTask, run: Run, progress: Progress) -> None:
     """Rows that cannot be used are never left out silently."""
+    if isinstance(task, ObservedTask) and task.unused:
+        progress.note(f"{task.unused:,} images are in no part of the split and are not used")
     if isinstance(task, ObservedTask) and task.left_out:
         rows = [
             {"row": one.row, "others": one.others, "reason": one.reason} for one in task.left_out

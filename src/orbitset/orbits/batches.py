@@ -14,12 +14,12 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, check_choice
 from orbitset.orbits.epochs import EqualPasses, ProportionalPasses, Weighting
 from orbitset.seeds import stable_seed, stream
 
@@ -103,6 +103,7 @@ class OrbitBatches:
                 f"orbits_per_batch is {orbits_per_batch} but there are {len(orbits)} orbits; "
                 f"give 1 to {len(orbits)}"
             )
+        check_choice("weighting", weighting, get_args(Weighting))
         self.orbits = orbits
         self.seed = seed
         self.position = position

@@ -2,8 +2,8 @@
 
 Every orbit's members are shuffled for an epoch and laid out in *slots*; a visit shows a stretch of them.
 
-Orbits of one size M are visited in every pass, in M // K stretches that differ in length by at most one: of
-33 members with K = 4, seven of 4 and one of 5, so that none is too short to hold a pair.
+Orbits of one size M are visited in every pass, in stretches that differ in length by at most one and are as
+near to K as can be: of 33 members with K = 4, seven of 4 and one of 5. None is too short to hold a pair.
 
 Of orbits of many sizes a smaller one repeats its members, and of a larger one an epoch shows a random part.
 Weighted per *orbit*, all are visited equally often, as if each had the median size. Weighted per *image*, K
@@ -29,7 +29,9 @@ class EqualPasses:
 
     def __init__(self, num_orbits: int, members: int, members_per_batch: int) -> None:
         self.num_orbits, self.members = num_orbits, members
-        self.count = members // members_per_batch
+        self.count = max(1, round(members / members_per_batch))
+        if members_per_batch > 1:
+            self.count = min(self.count, max(1, members // 2))
         self.widest = math.ceil(members / self.count)
 
     def width(self, number: int) -> int:

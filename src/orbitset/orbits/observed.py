@@ -67,7 +67,7 @@ class ObservedConfig:
         if self.canonical is None:
             return None
         factor, _, value = self.canonical.partition("=")
-        return factor, value
+        return factor.strip(), value.strip()
 
     @property
     def factors(self) -> tuple[str, ...]:

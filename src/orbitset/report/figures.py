@@ -66,8 +66,7 @@ def accuracy_curves(
             axes.fill_between(epoch, mean - sd, mean + sd, color=colour, alpha=0.12, lw=0)
             axes.plot(epoch, mean, dashes, color=colour, lw=2, marker="o", ms=3.5, label=method)
         axes.set(xlabel="epochs", ylabel=name, xlim=(0, None))
-        if measure == "accuracy":
-            axes.set_ylim(0, None)
+        axes.set_ylim(0 if measure == "accuracy" else max(0.0, axes.get_ylim()[0]), None)
         if len(curves) > 4:
             axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         else:

@@ -100,7 +100,8 @@ def score_table(rows: Sequence[dict[str, Any]]) -> str:
         for row in ordered(rows)
     ]
     head = ["method", "mean ± s.d.", "paper", "p", "95 %, seeds", "stopped", "repeated"]
-    return parts.table(head, cells)
+    filled = [at for at in range(len(head)) if any(row[at] for row in cells)]
+    return parts.table([head[at] for at in filled], [[row[at] for at in filled] for row in cells])
 
 
 def interval(low: float | None, high: float | None) -> str:
