@@ -195,10 +195,6 @@ class _Asked:
             return f"has {_shown(image.size)} px, most have {_shown(self.expected)}"
         if box is not None and not _overlaps(box, image.size):
             return f"has {_shown(image.size)} px, and its box lies outside"
-        if image.mode in ("I", "F"):
-            return (
-                f"has pixels of 32 bits (mode {image.mode}), whose scale is unknown; give 8 or 16"
-            )
         plain = _eight_bits(image).convert("RGB" if self.is_colour else "L")
         if box is not None:
             left, top, right, bottom = map(round, box)
