@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orbitset.cli.options import OVERLAP, Json, say
+from orbitset.cli.options import Json, say
 from orbitset.errors import ConfigError, check_choice
 
 if TYPE_CHECKING:
     from orbitset.experiments.comparison import Compared
+
+_OVERLAP = (
+    "Splits overlap and share a training, so the paired t-test is too sure of itself;\n"
+    "how much another training would change, only the spread over seeds says."
+)
 
 _FORMATS = ("text", "markdown", "latex", "csv")
 
@@ -85,7 +90,7 @@ def _text(compared: "Compared") -> str:
             "",
             text_tests(compared.tests, compared.rows),
             "",
-            OVERLAP,
+            _OVERLAP,
             "",
             "settings that differ",
             *_differences(compared.differences),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from orbitset.cli.options import Json
+from orbitset.cli.options import CanonicalOption, Json, OrbitOption, listed
 from orbitset.errors import ConfigError
 
 app = typer.Typer(help="Look at the data there is.", no_args_is_help=True)
@@ -48,13 +48,8 @@ def data_check(
             help="mnist, digits, multi-pie:FOLDER, or the path of images or a manifest.",
         ),
     ],
-    orbit: Annotated[
-        str | None,
-        typer.Option(help="Of a manifest: the factors an orbit shares, as person,light."),
-    ] = None,
-    canonical: Annotated[
-        str | None, typer.Option(help="Of a manifest: the target of each orbit, as view=front.")
-    ] = None,
+    orbit: OrbitOption = None,
+    canonical: CanonicalOption = None,
     as_json: Json = False,
 ) -> None:
     """Read data whole, verify it and say what was found; fetches MNIST where it is absent.
@@ -80,7 +75,7 @@ def _check_table(source: str, orbit: str | None, canonical: str | None, as_json:
 
     found = inspect_table(
         source,
-        orbit=None if orbit is None else [part.strip() for part in orbit.split(",")],
+        orbit=listed(orbit),
         canonical=canonical,
     )
     print(json.dumps(found.as_dict()) if as_json else str(found))

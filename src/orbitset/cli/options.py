@@ -21,6 +21,12 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+OrbitOption = Annotated[
+    str | None, typer.Option(help="Of a manifest: the factors an orbit shares, as person,light.")
+]
+CanonicalOption = Annotated[
+    str | None, typer.Option(help="Of a manifest: the target of each orbit, as view=front.")
+]
 CropsOption = Annotated[
     Path | None,
     typer.Option(
@@ -34,10 +40,6 @@ OnProblemOption = Annotated[
         help="Images that cannot be used: stop and name them, or skip them; stop if not given.",
     ),
 ]
-OVERLAP = (
-    "Splits overlap and share a training, so the paired t-test is too sure of itself;\n"
-    "how much another training would change, only the spread over seeds says."
-)
 Seed = Annotated[
     int | None, typer.Option(help="Of weights, orbits and batches; 0 if not given.", min=0)
 ]
@@ -67,6 +69,11 @@ def find_device(name: str | None) -> str:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {name!r} cannot be used here: {reason}") from None
     return name
+
+
+def listed(text: str | None) -> list[str] | None:
+    """What stands between commas, if anything was given."""
+    return None if text is None else [part.strip() for part in text.split(",")]
 
 
 def check_flags(resume: bool, overwrite: bool) -> None:

@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from orbitset.cli.options import (
+    CanonicalOption,
     CropsOption,
     Device,
     Json,
     OnProblemOption,
+    OrbitOption,
     Out,
     Overwrite,
     Quiet,
@@ -18,6 +20,7 @@ from orbitset.cli.options import (
     check_flags,
     find_device,
     interruptible,
+    listed,
     print_results,
     say,
 )
@@ -73,13 +76,8 @@ def train(
         typer.Option(help="OJ, OT, OE, ST, EX or AE; with -STN a spatial transformer in front."),
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over all members.")] = None,
-    orbit: Annotated[
-        str | None,
-        typer.Option(help="Of a manifest: the factors an orbit shares, as person,light."),
-    ] = None,
-    canonical: Annotated[
-        str | None, typer.Option(help="Of a manifest: the target of each orbit, as view=front.")
-    ] = None,
+    orbit: OrbitOption = None,
+    canonical: CanonicalOption = None,
     label: Annotated[
         str | None, typer.Option(help="Of a manifest: the factor that is to be recognised.")
     ] = None,
@@ -132,7 +130,7 @@ def train(
         observed={
             name: value
             for name, value in (
-                ("orbit", None if orbit is None else [part.strip() for part in orbit.split(",")]),
+                ("orbit", listed(orbit)),
                 ("canonical", canonical),
                 ("label", label),
                 ("split", split),

@@ -17,6 +17,7 @@ from orbitset.cli.options import (
     check_flags,
     find_device,
     interruptible,
+    listed,
     print_results,
     say,
 )
@@ -80,7 +81,7 @@ def reproduce(
     check_choice("experiment", name, EXPERIMENTS)
     run = Run(out or Path("runs") / f"reproduce-{name}")
     asked = Asked(
-        methods=None if methods is None else tuple(part.strip() for part in methods.split(",")),
+        methods=listed(methods),
         epochs=epochs,
         images=images,
         seeds=seeds,

@@ -75,6 +75,15 @@ def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, in
     return problems, sizes
 
 
+def first_size(table: ImageTable) -> tuple[int, int]:
+    """Width and height of the first image that can be read."""
+    for path in table.paths:
+        size = _size(table.root / path)
+        if size is not None:
+            return size
+    raise DataError(f"no image of {table.source} can be read")
+
+
 def _key(table: ImageTable, size_px: int | None, is_colour: bool) -> str:
     digest = hashlib.sha256(repr((_VERSION, size_px, is_colour)).encode())
     for at, path in enumerate(table.paths):

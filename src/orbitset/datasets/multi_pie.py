@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from orbitset.datasets.decode import first_size
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.table import Box, ImageTable, OnProblem, Problem
 from orbitset.errors import DataError
@@ -130,7 +131,7 @@ def path_of(subject: str, session: str, recording: str, camera: str, light: str)
 
 def crop_by_camera(table: ImageTable) -> ImageTable:
     """Boxes from the one crop each camera has, for images of the size of the first that can be read."""
-    width, height = _size(table)
+    width, height = first_size(table)
     scale = (width, height, width, height)
     crops = {
         camera.replace("_", ""): tuple(a * b for a, b in zip(crop, scale, strict=True))
@@ -138,18 +139,6 @@ def crop_by_camera(table: ImageTable) -> ImageTable:
     }
     boxes: list[Box] = [crops[view] for view in table.columns["view"]]  # type: ignore[misc]
     return replace(table, boxes=tuple(boxes))
-
-
-def _size(table: ImageTable) -> tuple[int, int]:
-    from PIL import Image
-
-    for path in table.paths:
-        try:
-            with Image.open(table.root / path) as first:
-                return first.size
-        except OSError:
-            continue
-    raise DataError(f"no image of {table.source} can be read")
 
 
 def crop_by_boxes(table: ImageTable, boxes: Path, on_problem: OnProblem = "stop") -> ImageTable:

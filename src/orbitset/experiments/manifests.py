@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from PIL import Image
 
 from orbitset.config import with_settings
+from orbitset.datasets.decode import first_size
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.encoders.rectifying import EncoderConfig
@@ -213,11 +213,5 @@ def _largest(table: ImageTable, orbit: Sequence[str]) -> int:
 
 def _size(table: ImageTable) -> int:
     """A multiple of what the encoder's poolings divide by, near the first readable image's size."""
-    for path in table.paths:
-        try:
-            with Image.open(table.root / path) as image:
-                near = round(max(image.size) / _MULTIPLE_PX) * _MULTIPLE_PX
-                return max(_MULTIPLE_PX, min(_LARGEST_PX, near))
-        except OSError:
-            continue
-    raise DataError(f"no image of {table.source} can be read")
+    near = round(max(first_size(table)) / _MULTIPLE_PX) * _MULTIPLE_PX
+    return max(_MULTIPLE_PX, min(_LARGEST_PX, near))

@@ -76,12 +76,12 @@ class ObservedTask:
             self.sides["va"] = parts["validation"]
         self.unused = len(seen) - sum(map(len, parts.values()))
         trained = self._orbits(self.train)
-        most = len(trained)
+        count = orbits.orbits_per_batch
+        if self.left_out:  # there may be fewer orbits than were counted when the batch was chosen
+            count = min(count, len(trained))
         self.batches = OrbitBatches(
             trained,
-            orbits_per_batch=min(orbits.orbits_per_batch, most)
-            if self.left_out
-            else orbits.orbits_per_batch,
+            orbits_per_batch=count,
             members_per_batch=orbits.members_per_batch,
             weighting=orbits.weighting,
             seed=config.seed,

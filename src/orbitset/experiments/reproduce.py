@@ -1,6 +1,6 @@
 """The experiments that can be reproduced by name, and what can be asked of each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from orbitset.experiments.study import Study
 class Asked:
     """What is to be other than the whole experiment; None leaves it as it is."""
 
-    methods: tuple[str, ...] | None = None
+    methods: Sequence[str] | None = None
     epochs: float | None = None
     images: int | None = None
     seeds: int | None = None

@@ -9,6 +9,7 @@ import numpy as np
 from orbitset.report import figures, parts
 from orbitset.report.study import (
     heading,
+    maps,
     score_table,
     section,
     seeds_table,
@@ -80,7 +81,7 @@ def faces_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> st
         top,
         _measures(results, config),
         _curves(shown_in, curves, results),
-        _maps(shown_in, found, config),
+        maps(shown_in, found, config["orbits"]["label"]),
         _pictures(shown_in, found),
         *ending,
     ]
@@ -156,23 +157,6 @@ def _curves(
         caption += ", mean over splits; the band is one s.d." if "curves" in results else "."
         shown.append(shown_in.show(measure, drawn, caption))
     return section("Against epochs", "".join(shown))
-
-
-def _maps(
-    shown_in: parts.Figures,
-    found: Mapping[str, Mapping[str, np.ndarray]],
-    config: Mapping[str, Any],
-) -> str:
-    maps = [(label, arrays["tsne"]) for label, arrays in found.items() if "tsne" in arrays]
-    if not maps:
-        return ""
-    labels = next(arrays["tsne_labels"] for arrays in found.values() if "tsne" in arrays)
-    drawn = figures.tsne_maps(maps, labels)
-    caption = (
-        f"The same test images for every method at the end of training, by t-SNE; colours are "
-        f"{len(np.unique(labels))} values of {config['orbits']['label']}."
-    )
-    return section("Codes in the plane", shown_in.show("tsne", drawn, caption))
 
 
 def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarray]]) -> str:

@@ -1,7 +1,7 @@
 """The page of a study: the paper's table and figures beside ours, from the folders of its runs alone."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,13 @@ def study_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> st
     at = run.config["seeds"].index(results["seeds"][0])
     first = {label: Run(run / line["runs"][at]) for label, line in lines.items()}
     methods = [label for label, line in lines.items() if line["role"] == "method"]
+    found = {label: parts.arrays(each) for label, each in first.items()}
     shown = [
         heading(run, methods, shown_in.cut_down, results["environments"]),
         _measures(results),
         _curves(shown_in, methods, results),
-        _maps(shown_in, {label: first[label] for label in methods}),
-        _pictures(shown_in, first),
+        maps(shown_in, {label: found[label] for label in methods}, "class"),
+        _pictures(shown_in, found),
         _ratios(shown_in, results),
         times(run, list(lines), results),
         settings(lines, first),
@@ -152,21 +153,23 @@ def _curves(shown_in: parts.Figures, methods: Sequence[str], results: dict[str, 
     return section("Accuracy against epochs", shown_in.show("accuracy", drawn, caption))
 
 
-def _maps(shown_in: parts.Figures, first: dict[str, Run]) -> str:
-    found = {label: parts.arrays(each) for label, each in first.items()}
-    maps = [(label, arrays["tsne"]) for label, arrays in found.items() if "tsne" in arrays]
-    if not maps:
+def maps(
+    shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarray]], coloured_by: str
+) -> str:
+    """The same test images in the plane of every method that has them."""
+    points = [(label, arrays["tsne"]) for label, arrays in found.items() if "tsne" in arrays]
+    if not points:
         return ""
     labels = next(arrays["tsne_labels"] for arrays in found.values() if "tsne" in arrays)
-    drawn = figures.tsne_maps(maps, labels)
+    drawn = figures.tsne_maps(points, labels)
     caption = (
-        "The same test images for every method at the end of training, by t-SNE, coloured by class."
+        "The same test images for every method at the end of training, by t-SNE, coloured by "
+        f"{coloured_by}."
     )
     return section("Codes in the plane", shown_in.show("tsne", drawn, caption))
 
 
-def _pictures(shown_in: parts.Figures, first: dict[str, Run]) -> str:
-    found = {label: parts.arrays(each) for label, each in first.items()}
+def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarray]]) -> str:
     any_arrays = next(iter(found.values()))
     drawn = figures.member_strips(any_arrays["members"])
     caption = "Members of four test orbits, the canonical one first."
