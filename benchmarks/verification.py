@@ -269,7 +269,7 @@ def main() -> int:
     options = parse(sys.argv[1:])
     is_cpu = options.device == "cpu"
     peers = (SKLEARN, TORCHMETRICS, PML) if is_cpu else (TORCHMETRICS,)
-    result = record.environment("orbitset", *peers)
+    result = record.environment(*peers)
     if absent := [name for name, found in result["versions"].items() if found is None]:
         print(f"error: {', '.join(absent)} not installed", file=sys.stderr)
         print("\nhint: pip install -e '.[bench]', or use `make bench`", file=sys.stderr)

@@ -19,17 +19,25 @@ from orbitset.training.fit import TrainConfig
 IMAGES = 10_000_000
 """Shown in each training; an epoch has 1.65 million."""
 SEEDS = 3
+
+
+def _members(num: int) -> tuple[str, str]:
+    """Of each orbit in a batch, which keeps its 256 images."""
+    return f"orbits.members_per_batch={num}", f"orbits.orbits_per_batch={256 // num}"
+
+
 _OT = ("encoder.code_norm=batch", "train.learning_rate=0.003")
 _ST = ("encoder.code_norm=batch",)
 CHOSEN: dict[Method, tuple[str, ...]] = {
     "OJ": (
         "encoder.code_norm=sphere",
         "train.learning_rate=0.01",
-        "loss.discriminate_weight=0.03",
-        "loss.margin_fraction=0.1",
+        *_members(2),
+        "loss.discriminate_weight=0.003",
+        "loss.margin_fraction=0.05",
     ),
     "OT": _OT,
-    "OE": ("encoder.code_norm=sphere", "train.learning_rate=0.01"),
+    "OE": ("encoder.code_norm=sphere", "train.learning_rate=0.01", *_members(1)),
     "ST": _ST,
     "EX": ("encoder.code_norm=batch",),
     "AE": ("encoder.code_norm=batch",),

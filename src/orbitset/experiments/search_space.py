@@ -49,7 +49,7 @@ _ANY = Choice(_MEMBERS, (1, 2, 4, 8))
 _PAIRS = Choice(_MEMBERS, (2, 4, 8))
 _FRACTION = "loss.margin_fraction"
 _MARGIN = Range(_FRACTION, 0.01, 1.0)
-_WEIGHT = Range("loss.discriminate_weight", 1e-3, 30.0)
+_WEIGHT = Range("loss.discriminate_weight", 3e-4, 30.0)
 
 SPACE: dict[Objective, Space] = {
     "OJ": (_NORM, _RATE, _PAIRS, _MARGIN, _WEIGHT),

@@ -146,10 +146,12 @@ class Trials:
         return jobs
 
     def _sampler(self, method: Method, number: int) -> "optuna.samplers.BaseSampler":
-        """One for each trial, so that a resumed search proposes what it would have proposed."""
+        """One for each trial, so that a resumed search proposes what it would have proposed. A quarter of the
+        trials are drawn blindly, the others near the best so far."""
         from optuna.samplers import TPESampler
 
-        return TPESampler(seed=stable_seed("tune", self._seed, method, number) % 2**32)
+        seed = stable_seed("tune", self._seed, method, number) % 2**32
+        return TPESampler(seed=seed, n_startup_trials=max(1, self._num // 4))
 
     def _job(self, method: Method, trial: "optuna.Trial") -> Job:
         base, space = self._methods[method].base, self._methods[method].space
