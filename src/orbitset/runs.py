@@ -87,6 +87,11 @@ class Run:
         return all((self / name).is_file() for name in _NEEDED if name != "model.safetensors")
 
     @property
+    def is_trained(self) -> bool:
+        """Its training came to its end; what it left but its records may have been removed since."""
+        return (self / "results.json").is_file()  # the last thing a training writes
+
+    @property
     def checkpoint(self) -> Path:
         return self / "checkpoint" / "latest.safetensors"
 

@@ -30,17 +30,17 @@ def test_time_left_is_what_the_done_part_took_for_each_unit(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(overall.time, "monotonic", lambda: clock[0])
     heard = Heard()
-    progress = Overall(heard, [1.0, 2.0, 3.0, 4.0])
-    progress.begin(0, "done before")  # skipped: no training is started
-    clock[0] += 1000
-    progress.end(0)
-    progress.begin(1, "OJ")
-    progress.start("training", 10, 0)
+    progress = Overall(heard, [1.0, 2.0, 3.0, 4.0], done={0})
     clock[0] += 20
-    progress.end(1)
-    progress.begin(2, "OE")
-    progress.start("training", 10, 0)
-    assert heard.notes == ["2/4 OJ", "3/4 OE, about 1:10 left for all"]
+    progress.end(1, "OJ")
+    clock[0] += 30
+    progress.end(2, "OE")
+    progress.end(3, "OT")
+    assert heard.notes == [
+        "2/4 complete: OJ, about 1:10 left for all",
+        "3/4 complete: OE, about 0:40 left for all",
+        "4/4 complete: OT",
+    ]
 
 
 def test_everything_else_is_passed_on():

@@ -101,6 +101,29 @@ def test_an_interrupted_study_goes_on_where_it_was(done, tmp_path):
     assert summarise(run, study)["rows"] == done.read_json("results.json")["rows"]
 
 
+def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
+    notes = []
+
+    class Notes(Silent):
+        def note(self, message):
+            notes.append(message)
+
+    study = small_study(methods=("OE", "AE"), seeds=(0,), cut_down="cut down: tiny")
+    study = replace(study, lines=study.lines[:2])
+    run = Run(tmp_path / "run")
+    run_study(study, run, jobs=2, progress=Notes())
+    for method in ("OE", "AE"):
+        ours, theirs = (Run(each / f"{method}/seed-0") for each in (run, done))
+        assert ours.is_finished and not ours.checkpoint.exists()
+        for a, b in zip(ours.records(), theirs.records(), strict=True):
+            assert a["accuracy"]["mean"] == pytest.approx(b["accuracy"]["mean"], abs=0.05)
+    assert sorted(note.split(" complete: ")[0] for note in notes) == ["1/2", "2/2"]
+    run_study(study, run, resume=True, jobs=2, progress=Notes())
+    assert len(notes) == 2
+    with pytest.raises(ConfigError, match="jobs is 0"):
+        run_study(study, run, resume=True, jobs=0)
+
+
 def test_a_study_is_not_resumed_with_other_settings_nor_overwritten_unasked(done):
     with pytest.raises(
         ConfigError, match=r"other settings \(cut_down: .*, seeds: \(0, 1\) → \(0,\)\)"

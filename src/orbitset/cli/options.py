@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
+Jobs = Annotated[int, typer.Option(help="Trainings side by side, each in a process of its own.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]

@@ -8,6 +8,7 @@ import typer
 from orbitset.cli.options import (
     CropsOption,
     Device,
+    Jobs,
     Json,
     OnProblemOption,
     Out,
@@ -58,6 +59,7 @@ def reproduce(
     ] = None,
     crops: CropsOption = None,
     on_problem: OnProblemOption = None,
+    jobs: Jobs = 1,
     out: Out = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -100,6 +102,7 @@ def reproduce(
             run,
             resume=resume,
             overwrite=overwrite,
+            jobs=jobs,
             device=find_device(device),
             progress=default_progress(quiet=quiet),
         )

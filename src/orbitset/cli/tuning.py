@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from orbitset.cli.options import Device, Json, Out, Quiet, Resume, Seed, find_device, interruptible
+from orbitset.cli.options import (
+    Device,
+    Jobs,
+    Json,
+    Out,
+    Quiet,
+    Resume,
+    Seed,
+    find_device,
+    interruptible,
+)
 from orbitset.errors import ConfigError
 
 
@@ -27,7 +37,7 @@ def tune(
         int | None, typer.Option(help="Shown in every trial; 2,000,000 if not given.")
     ] = None,
     seed: Seed = None,
-    jobs: Annotated[int, typer.Option(help="Trials trained side by side.")] = 1,
+    jobs: Jobs = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting to fix, not to search."),

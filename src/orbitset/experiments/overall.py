@@ -1,44 +1,41 @@
-"""Progress of several trainings one after the other: how many there are and how long all will take."""
+"""Progress of several trainings: how many there are and how long all will take."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from orbitset.training.progress import Progress, format_seconds
 
 
 class Overall:
-    """Passes on the progress of each training, and says before each what is left of the whole.
+    """Passes on the progress of each training, and says what is left of the whole.
 
-    `sizes` says how much work each training is, in any unit. What was skipped, because it had been done
-    before, does not count as time taken.
+    `sizes` says how much work each training is, in any unit, `done` which of them were done before.
     """
 
-    def __init__(self, inner: Progress, sizes: Sequence[float]) -> None:
+    def __init__(self, inner: Progress, sizes: Sequence[float], done: Collection[int] = ()) -> None:
         self.inner, self.sizes = inner, sizes
-        self._done = self._took_s = 0.0
+        self._complete = set(done)
         self._began_at = time.monotonic()
-        self._is_trained = False
-        self._prefix = ""
+        self._size_done = 0.0
+        self._label = ""
 
     def begin(self, index: int, label: str) -> None:
-        self._began_at, self._is_trained = time.monotonic(), False
-        self._prefix = f"{index + 1}/{len(self.sizes)} {label}"
-        self._left = sum(self.sizes[index:])
+        """One of several that follow one another."""
+        self._label = f"{index + 1}/{len(self.sizes)} {label}"
 
-    def end(self, index: int) -> None:
-        if self._is_trained:
-            self._took_s += time.monotonic() - self._began_at
-            self._done += self.sizes[index]
+    def end(self, index: int, label: str) -> None:
+        self._complete.add(index)
+        self._size_done += self.sizes[index]
+        size_left = sum(size for at, size in enumerate(self.sizes) if at not in self._complete)
+        left = ""
+        if size_left:
+            seconds = (time.monotonic() - self._began_at) / self._size_done * size_left
+            left = f", about {format_seconds(seconds)} left for all"
+        self.inner.note(f"{len(self._complete)}/{len(self.sizes)} complete: {label}{left}")
 
     def start(self, label: str, total: int, done: int) -> None:
-        self._is_trained = True
-        left = ""
-        if self._done:
-            seconds = self._took_s / self._done * self._left
-            left = f", about {format_seconds(seconds)} left for all"
-        self.inner.note(f"{self._prefix}{left}")
-        self.inner.start(self._prefix, total, done)
+        self.inner.start(self._label, total, done)
 
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None:
         self.inner.update(done, images, terms)

@@ -13,7 +13,8 @@ from orbitset.config import differences, to_dict
 from orbitset.errors import ConfigError, RunError
 from orbitset.experiments.config import Experiment, ObservedExperiment, read_experiment
 from orbitset.experiments.overall import Overall
-from orbitset.experiments.single import train
+from orbitset.experiments.single import build_task, train
+from orbitset.experiments.workers import check_jobs, train_side_by_side
 from orbitset.files import file_name
 from orbitset.runs import Run
 from orbitset.training.progress import Progress, Silent
@@ -177,10 +178,12 @@ def run_study(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    jobs: int = 1,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> None:
-    """Train all that is not trained yet."""
+    """Train all that is not trained yet, so many at a time."""
+    check_jobs(jobs)
     description = study.describe()
     if not (resume and run.exists):
         run.check_free(overwrite=overwrite, kind="study")
@@ -201,22 +204,64 @@ def run_study(
                 Run(run / path).remove()  # before anything is new, lest a kill leave old beside new
             run.create(description, overwrite=overwrite, kind="study")
         run.note_environment(device=device, seed=study.seeds[0])
-        _train_all(study, run, device=device, progress=progress or Silent())
+        progress = progress or Silent()
+        trainings = _Trainings(study, run, progress)
+        if jobs == 1:
+            _train_one_by_one(trainings, device)
+        elif trainings.first is not None:
+            # once, before all do it at the same time: data is fetched, decoded or rendered, and kept
+            build_task(trainings.first.config, device, progress)
+            train_side_by_side(trainings, jobs, device)
 
 
-def _train_all(study: Study, run: Run, *, device: str, progress: Progress) -> None:
-    planned = study.runs()
-    overall = Overall(progress, [line.config.train.epochs for line, _ in planned])
-    for index, (line, seed) in enumerate(planned):
-        each = Run(run / line.path(seed))
-        study.check(line, seed, each)
-        overall.begin(index, f"{line.name}, seed {seed}")
-        # recorded runs come without their weights, which nothing here needs again
-        if not each.has_results:
-            config = study.config_of(line, seed)
-            train(config, each, resume=True, device=device, progress=overall)
-            each.checkpoint.unlink(missing_ok=True)  # with Adam's state three times the weights
-        overall.end(index)
+@dataclass(frozen=True)
+class _Job:
+    """A training of a study that is not complete."""
+
+    index: int
+    line: Line
+    config: Experiment
+    run: Run
+
+    @property
+    def name(self) -> str:
+        return f"{self.line.name}, seed {self.config.seed}"
+
+
+class _Trainings:
+    """What is left of a study, in its order."""
+
+    def __init__(self, study: Study, run: Run, progress: Progress) -> None:
+        self._left: list[_Job] = []
+        planned = study.runs()
+        for index, (line, seed) in enumerate(planned):
+            each = Run(run / line.path(seed))
+            study.check(line, seed, each)
+            # recorded runs come without their weights, which nothing here needs again
+            if not each.has_results:
+                self._left.append(_Job(index, line, study.config_of(line, seed), each))
+        done = set(range(len(planned))) - {job.index for job in self._left}
+        self.overall = Overall(progress, [line.config.train.epochs for line, _ in planned], done)
+
+    @property
+    def first(self) -> _Job | None:
+        return self._left[0] if self._left else None
+
+    def next(self) -> _Job | None:
+        return self._left.pop(0) if self._left else None
+
+    def finish(self, job: _Job, error: Exception | None) -> None:
+        if error is not None:
+            raise error
+        job.run.checkpoint.unlink(missing_ok=True)  # with Adam's state three times the weights
+        self.overall.end(job.index, job.name)
+
+
+def _train_one_by_one(trainings: _Trainings, device: str) -> None:
+    while (job := trainings.next()) is not None:
+        trainings.overall.begin(job.index, job.name)
+        train(job.config, job.run, resume=True, device=device, progress=trainings.overall)
+        trainings.finish(job, None)
 
 
 def _changed(old: Study, new: Study) -> str:

@@ -4,21 +4,14 @@ All of it can be killed at any moment. What is proposed stands in journal.log be
 trained in the run's folder before it is told; a trial that was neither told nor finished is trained on.
 """
 
-import multiprocessing
 import os
 import shutil
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from orbitset.config import with_settings
 from orbitset.errors import RunError, TrainingError
@@ -32,9 +25,6 @@ from orbitset.training.progress import Progress, format_seconds
 
 if TYPE_CHECKING:
     import optuna
-
-_DEATHS = 3
-"""Processes that may die over one trial before the search stops."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +87,20 @@ class Trials:
         study.sampler = self._sampler(method, len(study.trials))
         return self._job(method, study.ask())
 
-    def put_back(self, job: Job) -> None:
-        self._waiting.append(job)
-
-    def finish(self, job: Job, error: str | None) -> None:
-        """Judge a trial that was trained, or had to stop because of an error; keep only its records."""
+    def finish(self, job: Job, error: Exception | None) -> None:
+        """Judge a trial that was trained or had to stop; keep only its records."""
         value, epoch = 0.0, None
-        if error is None:
+        if isinstance(error, TrainingError):
+            job.trial.set_user_attr("error", error.message)
+            self._progress.note(
+                f"{job.method} trial {job.trial.number} counts as 0: {error.message}"
+            )
+        elif error is not None:
+            raise error
+        else:
             trained = [record for record in job.run.records() if record["step"] > 0]
             best = max(trained, key=lambda record: record["accuracy"]["mean"])
             value, epoch = best["accuracy"]["mean"], best["epoch"]
-        else:
-            job.trial.set_user_attr("error", error)
-            self._progress.note(f"{job.method} trial {job.trial.number} counts as 0: {error}")
         job.trial.set_user_attr("epoch", epoch)
         for name in ("model.safetensors", "arrays.npz"):
             (job.run / name).unlink(missing_ok=True)
@@ -173,80 +164,13 @@ class Trials:
 
 def train_one_by_one(trials: Trials, device: str, progress: Progress) -> None:
     while (job := trials.next()) is not None:
-        trials.finish(job, _train(job.config, job.run, device, progress))
-
-
-def train_side_by_side(trials: Trials, jobs: int, device: str) -> None:
-    """Each trial in a process of its own; if one dies, its trial goes on from its checkpoint in another."""
-    spawn = multiprocessing.get_context("spawn")
-    running: dict[Connection, tuple[BaseProcess, Job]] = {}
-    deaths: Counter[Path] = Counter()
-    try:
-        while True:
-            while len(running) < jobs and (job := trials.next()) is not None:
-                receiver, sender = spawn.Pipe(duplex=False)
-                arguments = (sender, job.config, job.run.path, device)
-                process: BaseProcess = spawn.Process(target=_work, args=arguments, daemon=True)
-                process.start()
-                sender.close()  # the process has its own; when that closes too, it has died
-                running[receiver] = process, job
-            if not running:
-                return
-            wait(list(running))
-            for receiver in [each for each in running if each.poll()]:
-                process, job = running.pop(receiver)
-                try:
-                    outcome = receiver.recv()
-                except EOFError:
-                    process.join()
-                    deaths[job.run.path] += 1
-                    if deaths[job.run.path] == _DEATHS:
-                        raise RunError(
-                            f"{_DEATHS} processes died training {job.run.path}"
-                        ) from None
-                    trials.put_back(job)
-                    continue
-                process.join()
-                if isinstance(outcome, Exception):
-                    raise outcome
-                trials.finish(job, outcome)
-    finally:
-        for process, _ in running.values():
-            process.kill()
-            process.join()
-
-
-def _work(sender: Connection, config: ExperimentConfig, path: Path, device: str) -> None:
-    """What a process does: send back what `_train` gives, or the error that is to end the search."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the parent, which ends its processes
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)
-    try:
-        sender.send(_train(config, Run(path), device))
-    except Exception as error:
-        sender.send(error)
-
-
-def _end_with_parent() -> None:
-    """A killed parent cannot end its processes; left alone they would go on writing its folder."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _train(
-    config: ExperimentConfig, run: Run, device: str, progress: Progress | None = None
-) -> str | None:
-    """Train what is not trained yet; gives why training had to stop, if it had to."""
-    try:
-        if not (run / "results.json").exists():  # the last thing a training writes
-            train(config, run, resume=True, device=device, progress=progress)
-    except TrainingError as error:
-        return error.message
-    return None
+        error = None
+        try:
+            if not job.run.is_trained:
+                train(job.config, job.run, resume=True, device=device, progress=progress)
+        except TrainingError as found:
+            error = found
+        trials.finish(job, error)
 
 
 def _open_storage(journal: Path) -> "optuna.storages.JournalStorage":

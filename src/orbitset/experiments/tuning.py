@@ -16,7 +16,8 @@ from orbitset.experiments.computed import load_data
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.methods import Method, parse_method
 from orbitset.experiments.search_space import space_of
-from orbitset.experiments.trials import MethodSearch, Trials, train_one_by_one, train_side_by_side
+from orbitset.experiments.trials import MethodSearch, Trials, train_one_by_one
+from orbitset.experiments.workers import check_jobs, train_side_by_side
 from orbitset.runs import Run
 from orbitset.training.progress import Progress, Silent
 
@@ -81,8 +82,7 @@ def tune(
     each in a process of its own with one thread.
     """
     search = Search(bases=bases, trials=trials, images=images, seed=seed, fixed=tuple(fixed))
-    if jobs < 1:
-        raise ConfigError(f"jobs is {jobs}; give at least 1")
+    check_jobs(jobs)
     _check_optuna()
     progress = progress or Silent()
     is_resumed = resume and run.exists
