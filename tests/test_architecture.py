@@ -12,7 +12,7 @@ SOURCE = Path(orbitset.__file__).parent
 TESTS = Path(__file__).parent
 FOUNDATION = {"errors", "seeds", "files", "precision", "kernels"}
 ALLOWED = {
-    "precision": set(),
+    "precision": {"errors"},
     "kernels": {"files", "precision"},
     "errors": set(),
     "seeds": set(),
@@ -26,6 +26,9 @@ ALLOWED = {
     "training": FOUNDATION | {"runs"},
     "evaluation": FOUNDATION,
     "report": FOUNDATION | {"runs"},
+    "models": FOUNDATION | {"config", "datasets", "encoders"},
+    "search": FOUNDATION,
+    "uses": FOUNDATION | {"datasets", "models", "search"},
 }
 """What each part may import of the package; experiments and the command line compose everything."""
 

@@ -1,3 +1,17 @@
 """Image embeddings learned from orbit sets: discriminate-and-rectify encoders."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orbitset.models import Model
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def load(path: Path | str, *, device: str = "cpu") -> "Model":
+    """The model in a folder: of a finished run, or what `orbitset export` wrote."""
+    from orbitset.models import load_model_folder
+
+    return load_model_folder(path, device=device)

@@ -131,6 +131,10 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{name} is {value!r}; give a list such as 16,32,64")
         return tuple(_convert(args[0], item, name) for item in value)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{name} is {value!r}; give values by name")
+        return {str(key): _convert(args[1], item, f"{name}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 2**1023 else math.inf
     if isinstance(value, float) and not math.isfinite(value):

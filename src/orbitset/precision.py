@@ -1,10 +1,15 @@
-"""In which precision float32 matrix products are taken on a GPU."""
+"""In which precision networks run, and float32 matrix products are taken on a GPU."""
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import torch
+
+from orbitset.errors import check_choice
+
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 @contextmanager
@@ -17,3 +22,18 @@ def products_in(precision: Literal["ieee", "tf32"], device: torch.device) -> Ite
             yield
     finally:
         products.fp32_precision = before
+
+
+def in_bfloat16(precision: Precision, device: torch.device) -> bool:
+    """Whether convolutions run in bfloat16: where asked for, and by default where that is fast."""
+    check_choice("precision", precision, get_args(Precision))
+    if precision != "auto":
+        return precision == "bfloat16"
+    return device.type == "cuda" or (device.type == "cpu" and _cpu_has_bfloat16())
+
+
+@functools.cache
+def _cpu_has_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself; others do it by way of float32, which is slower."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))

@@ -6,7 +6,7 @@ metrics.jsonl      one line per evaluation; the same on every repetition, so no 
 timing.jsonl       how long each stretch between evaluations took
 results.json       rows of figures: method, metric, mean, s.d., what was repeated and how often
 arrays.npz         t-SNE points, curves, uint8 images for the figures
-model.safetensors  the trained weights
+model.safetensors  the trained weights; model.json says how to use them, model-card.md how good they are
 left_out.json      rows of the data that were not used, and why; only if there are any
 checkpoint/        the state to resume from
 figures/, report.html
@@ -33,9 +33,12 @@ from orbitset.files import remove_parts, write_atomically
 _WRITTEN = (
     "results.json",
     "checkpoint/latest.safetensors",
+    "checkpoint/best.safetensors",
     "metrics.jsonl",
     "timing.jsonl",
     "arrays.npz",
+    "model.json",
+    "model-card.md",
     "model.safetensors",
     "left_out.json",
     "figures/accuracy.png",
@@ -94,6 +97,11 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         return self / "checkpoint" / "latest.safetensors"
+
+    @property
+    def best_weights(self) -> Path:
+        """Of the best evaluation so far, while training."""
+        return self / "checkpoint" / "best.safetensors"
 
     @property
     def kind(self) -> Kind:

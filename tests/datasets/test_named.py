@@ -12,7 +12,7 @@ def test_data_are_found_by_name_and_by_path(tmp_path):
 
 
 def test_what_cannot_be_read_is_an_error_that_says_what_can(tmp_path):
-    with pytest.raises(DataError, match=r"give a folder with MNIST's idx files, or a \.npy"):
+    with pytest.raises(DataError, match=r"with MNIST's idx files, or a \.npy"):
         load_splits(str(tmp_path))
 
 

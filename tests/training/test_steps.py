@@ -1,5 +1,3 @@
-import sys
-
 import pytest
 import torch
 
@@ -8,7 +6,7 @@ from orbitset.encoders import RectifyingEncoder
 from orbitset.errors import ConfigError
 from orbitset.losses import LossConfig, build_loss, objective
 from orbitset.orbits import AffineOrbits, OrbitBatches
-from orbitset.training.fit import adam, fit, in_bfloat16
+from orbitset.training.fit import adam, fit
 from orbitset.training.monitors import Monitor
 from orbitset.training.steps import Steps, choose_steps, train_step
 
@@ -81,12 +79,3 @@ def test_a_users_loss_is_not_replayed_unless_it_promises():
 
     assert not objective()(function).is_replayable
     assert objective(is_replayable=True)(function).is_replayable
-
-
-def test_auto_precision_asks_the_cpu(monkeypatch):
-    cpu = torch.device("cpu")
-    for has in (True, False):
-        module = sys.modules["orbitset.training.fit"]  # its name is also that of the function
-        monkeypatch.setattr(module, "_cpu_has_bfloat16", lambda has=has: has)
-        assert in_bfloat16("auto", cpu) is has
-        assert in_bfloat16("bfloat16", cpu) and not in_bfloat16("float32", cpu)

@@ -5,11 +5,12 @@ Commands parse and print. Progress and messages go to stderr, data to stdout.
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from orbitset.cli import data, single, studies
+from orbitset.cli import data, finding, single, studies, using
 from orbitset.cli.comparing import compare
 from orbitset.cli.options import fail
 from orbitset.cli.tuning import tune
@@ -27,10 +28,25 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (single.demo, single.train, single.evaluate, single.report, studies.reproduce):
-    app.command()(command)
-app.command()(compare)
-app.command()(tune)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    single.demo,
+    single.train,
+    single.evaluate,
+    single.report,
+    studies.reproduce,
+    compare,
+    tune,
+    using.embed,
+    using.rectify,
+    using.verify,
+    using.export,
+    finding.search,
+    finding.dedupe,
+    finding.classify,
+)
+for _command in _COMMANDS:
+    app.command()(_command)
+app.add_typer(finding.app, name="index")
 app.add_typer(data.app, name="data")
 
 

@@ -38,7 +38,7 @@ OnProblemOption = Annotated[
     str | None,
     typer.Option(
         "--on-problem",
-        help="Images that cannot be used: stop and name them, or skip them; stop if not given.",
+        help="Images that cannot be used: stop, or skip; both name them. train skips, reproduce stops.",
     ),
 ]
 Seed = Annotated[

@@ -1,7 +1,7 @@
 """Commands for one training and what comes of it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,9 @@ from orbitset.cli.options import (
     print_results,
     say,
 )
+
+if TYPE_CHECKING:
+    from orbitset.runs import Run
 
 
 def demo(
@@ -87,6 +90,12 @@ def train(
             help="Of a manifest: FACTOR=TRAIN/TEST or /VALIDATION/TEST, as session=1,2/3/4."
         ),
     ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a manifest: FACTOR=VALUES to test on, as session=4; the rest is trained on."
+        ),
+    ] = None,
     crops: CropsOption = None,
     on_problem: OnProblemOption = None,
     seed: Seed = None,
@@ -109,6 +118,8 @@ def train(
     Example: orbitset train affine-mnist --method OJ --epochs 0.02
 
     Example: orbitset train faces.csv --orbit person,light --canonical view=front --label person
+
+    Example: orbitset train products/   (a sub-folder for each product)
     """
     from orbitset.experiments.compose import compose_config
     from orbitset.experiments.config import ObservedExperiment
@@ -134,6 +145,7 @@ def train(
                 ("canonical", canonical),
                 ("label", label),
                 ("split", split),
+                ("test", test),
                 ("crops", None if crops is None else str(crops.resolve())),
                 ("on_problem", on_problem),
             )
@@ -154,7 +166,16 @@ def train(
         )
         page = write_report(run)
     print_results(results, as_json)
-    say(f"\nreport: {page}")
+    if (run / "left_out.json").exists():
+        say(f"\nleft out: {_left_out(run)}\nall of them: {run / 'left_out.json'}")
+    say(f"\nreport: {page}\nmodel: {run.path}")
+
+
+def _left_out(run: "Run") -> str:
+    from orbitset.datasets.table import Problem, named
+
+    rows = run.read_json("left_out.json")["rows"]
+    return named([Problem(row["row"], row["reason"], tuple(row["others"])) for row in rows])
 
 
 def evaluate(

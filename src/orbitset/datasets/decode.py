@@ -19,14 +19,14 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
 
 from orbitset.datasets.observed import ObservedImages
-from orbitset.datasets.table import Box, ImageTable, OnProblem, Problem
+from orbitset.datasets.pictures import Box, Wanted, decoded, large_images, size_of
+from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import ConfigError, DataError
 from orbitset.files import cache_folder, write_atomically
 
-_VERSION = 1
+_VERSION = 2
 """Raised whenever the same files would give other pixels."""
 _AT_ONCE = 256
 Progress = Callable[[int, int], None]
@@ -63,11 +63,11 @@ def load_images(
 def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, int]]]:
     """Decode all images without keeping any: what is wrong with some, and the sizes of the others."""
     problems, sizes = [], []
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with large_images(), ThreadPoolExecutor(os.cpu_count()) as threads:
         files = [table.root / path for path in table.paths]
         for start in range(0, len(files), _AT_ONCE):
             chunk = files[start : start + _AT_ONCE]
-            for at, found in enumerate(threads.map(_decoded, chunk), start):
+            for at, found in enumerate(threads.map(decoded, chunk), start):
                 if isinstance(found, str):
                     problems.append(Problem(table.rows[at], f"{table.paths[at]} {found}"))
                 else:
@@ -78,7 +78,7 @@ def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, in
 def first_size(table: ImageTable) -> tuple[int, int]:
     """Width and height of the first image that can be read."""
     for path in table.paths:
-        size = _size(table.root / path)
+        size = size_of(table.root / path)
         if size is not None:
             return size
     raise DataError(f"no image of {table.source} can be read")
@@ -164,11 +164,11 @@ def _write(
     on_progress: Progress | None,
 ) -> tuple[tuple[int, ...], list[Problem]]:
     """Append one image after the other; gives the shape of all and what could not be read."""
-    asked = _Asked(size_px, is_colour, None)
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    asked = Wanted(size_px, is_colour)
+    with large_images(), ThreadPoolExecutor(os.cpu_count()) as threads:
         files = [table.root / path for path in table.paths]
         if size_px is None:
-            sizes = Counter(size for size in threads.map(_size, files) if size is not None)
+            sizes = Counter(size for size in threads.map(size_of, files) if size is not None)
             asked = dataclasses.replace(
                 asked, expected=sizes.most_common(1)[0][0] if sizes else None
             )
@@ -185,70 +185,3 @@ def _write(
             if on_progress is not None:
                 on_progress(min(start + _AT_ONCE, len(table)), len(table))
     return (len(table) - len(problems), *shape), problems
-
-
-@dataclasses.dataclass(frozen=True)
-class _Asked:
-    """How each image is wanted."""
-
-    size_px: int | None
-    is_colour: bool
-    expected: tuple[int, int] | None
-
-    def read(self, path: Path, box: Box | None) -> np.ndarray | str:
-        """(C, H, W) uint8, or why there is none."""
-        image = _decoded(path)
-        if isinstance(image, str):
-            return image
-        if self.size_px is None and image.size != self.expected:
-            return f"has {_shown(image.size)} px, most have {_shown(self.expected)}"
-        if box is not None and not _overlaps(box, image.size):
-            return f"has {_shown(image.size)} px, and its box lies outside"
-        plain = _eight_bits(image).convert("RGB" if self.is_colour else "L")
-        if box is not None:
-            left, top, right, bottom = map(round, box)
-            plain = plain.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
-        if self.size_px is not None and plain.size != (self.size_px, self.size_px):
-            plain = ImageOps.pad(plain, (self.size_px, self.size_px), Image.Resampling.LANCZOS)
-        array = np.asarray(plain)
-        return array.transpose(2, 0, 1) if self.is_colour else array[None]
-
-
-def _decoded(path: Path) -> Image.Image | str:
-    """The image turned upright, or why there is none."""
-    try:
-        if path.stat().st_size == 0:
-            return "is empty: it has 0 bytes"
-        with Image.open(path) as opened:
-            if opened.mode in ("I", "F"):
-                return f"has pixels of 32 bits (mode {opened.mode}), whose scale is unknown; give 8 or 16"
-            return ImageOps.exif_transpose(opened).copy()
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        return f"cannot be read as an image: {error}"
-
-
-def _size(path: Path) -> tuple[int, int] | None:
-    try:
-        with Image.open(path) as opened:
-            # 5 to 8 are the orientations that swap width and height
-            width, height = opened.size
-            is_turned = opened.getexif().get(0x0112, 1) >= 5
-            return (height, width) if is_turned else (width, height)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit greys scaled instead of clipped."""
-    if not image.mode.startswith("I;16"):
-        return image
-    return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
-
-
-def _overlaps(box: Box, size: tuple[int, int]) -> bool:
-    left, top, right, bottom = box
-    return left < size[0] and top < size[1] and right > 0 and bottom > 0
-
-
-def _shown(size: tuple[int, int] | None) -> str:
-    return "none" if size is None else f"{size[0]}x{size[1]}"

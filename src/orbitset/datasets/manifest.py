@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from orbitset.datasets.table import Box, ImageTable, OnProblem, Problem
+from orbitset.datasets.pictures import Box
+from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import DataError
 
 _BOX = ("left", "top", "right", "bottom")

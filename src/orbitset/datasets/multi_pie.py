@@ -15,7 +15,8 @@ import numpy as np
 
 from orbitset.datasets.decode import first_size
 from orbitset.datasets.manifest import read_manifest
-from orbitset.datasets.table import Box, ImageTable, OnProblem, Problem
+from orbitset.datasets.pictures import Box
+from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import DataError
 
 CAMERAS = (

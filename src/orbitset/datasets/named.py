@@ -7,6 +7,7 @@ from typing import Any
 from orbitset.datasets.arrays import load_array, split
 from orbitset.datasets.decode import Progress, load_images
 from orbitset.datasets.digits import load_digits
+from orbitset.datasets.folder import MANIFEST, ORBIT, holds_images, scan_folder
 from orbitset.datasets.images import Splits
 from orbitset.datasets.kept_heads import load_heads
 from orbitset.datasets.manifest import read_manifest
@@ -40,7 +41,7 @@ def load_splits(data: str) -> Splits:
     if path.is_dir() and is_mnist_folder(path):
         return load_mnist(path, download=False)
     raise DataError(
-        f"{path} is not data that can be read; give a folder with MNIST's idx files, "
+        f"{path} is not data that can be read; give a folder of images or with MNIST's idx files, "
         "or a .npy or .npz file of images"
     )
 
@@ -63,9 +64,9 @@ def load_observed(
     """Images with factors, and the problems of those that were left out.
 
     `data` is `heads` or, for some of them, `heads:20x6` (people x lights), `multi-pie:` and its folder,
-    `pie32`, `pointing04`, or the path of a manifest. `orbit`, `target` and `min_members` say which orbits
-    can be used. `crops` is a CSV of boxes or a folder of landmarks. Without `is_kept` nothing is written to
-    the cache.
+    `pie32`, `pointing04`, the path of a manifest, or of a folder with a sub-folder for each orbit. `orbit`,
+    `target` and `min_members` say which orbits can be used. `crops` is a CSV of boxes or a folder of
+    landmarks. Without `is_kept` nothing is written to the cache.
     """
     name, _, rest = data.partition(":")
     if name == "heads":
@@ -77,7 +78,7 @@ def load_observed(
         table = scan_multi_pie(Path(data.removeprefix(MULTI_PIE))).table
         table = crop_by_camera(table) if crops is None else table
     else:
-        table = read_manifest(manifest_of(data), factors=factors, on_problem=on_problem)
+        table = table_at(data, factors=factors, on_problem=on_problem)
     if crops is not None:
         crop = crop_by_landmarks if Path(crops).is_dir() else crop_by_boxes
         table = crop(table, Path(crops), on_problem)
@@ -96,9 +97,29 @@ def load_observed(
     return images, settled.left_out
 
 
+def table_at(
+    data: str, *, factors: Sequence[str] = (), on_problem: OnProblem = "stop"
+) -> ImageTable:
+    """The image files a manifest names, or that lie in a folder."""
+    if not Path(data).is_dir():
+        return read_manifest(manifest_of(data), factors=factors, on_problem=on_problem)
+    manifest = Path(data) / MANIFEST
+    if manifest.is_file():
+        return read_manifest(manifest, factors=factors, on_problem=on_problem)
+    table = scan_folder(data).table.require(factors)
+    loose = [
+        Problem(row, f"{path} lies in no sub-folder, and so in no orbit")
+        for row, path, orbit in zip(table.rows, table.paths, table.columns[ORBIT], strict=True)
+        if not orbit
+    ]
+    return table.without(loose, on_problem)
+
+
 def is_table(data: str) -> bool:
     """Whether it names a table of image files, and not images as such."""
-    return data.startswith(MULTI_PIE) or data in FACES or Path(data).suffix.lower() in MANIFESTS
+    if data.startswith(MULTI_PIE) or data in FACES or Path(data).suffix.lower() in MANIFESTS:
+        return True
+    return Path(data).is_dir() and holds_images(Path(data))
 
 
 def manifest_of(data: str) -> Path:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from orbitset.datasets.pictures import Box
 from orbitset.errors import DataError, check_choice
 
 OnProblem = Literal["stop", "skip"]
-Box = tuple[float, float, float, float]
-"""Left, top, right and bottom edge in pixels"""
 _MOST_NAMED = 8
 
 

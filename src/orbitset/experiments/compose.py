@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.config import with_settings
-from orbitset.datasets.named import MANIFESTS, load_splits
+from orbitset.datasets.named import is_table, load_splits
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import (
     Experiment,
@@ -54,7 +54,7 @@ def compose_config(
             "nothing to train was named",
             hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
         )
-    elif Path(source).suffix.lower() in MANIFESTS:
+    elif is_table(source):
         config = observed_images(
             Path(source), chosen or "OJ", settings=settings, **(observed or {})
         )
@@ -69,7 +69,7 @@ def compose_config(
         )
     if observed and not isinstance(config, ObservedExperiment):
         raise ConfigError(
-            f"{_flags(observed)} describe the orbits of a manifest, a CSV or Parquet file"
+            f"{_flags(observed)} describe the orbits of a manifest, a CSV or Parquet file, or of a folder"
         )
     given = []
     if chosen is not None:
@@ -92,7 +92,7 @@ def _flags(observed: Mapping[str, Any]) -> str:
 
 def computed_config(source: str, method: Method, settings: list[str]) -> ExperimentConfig:
     """A recipe or data whose orbits are computed, with settings on top."""
-    if Path(source).suffix.lower() in MANIFESTS:
+    if is_table(source):
         raise ConfigError(f"{source} has observed orbits; settings are searched for computed ones")
     config = compose_config(
         source,

@@ -114,6 +114,15 @@ class MethodConfig:
                 return 0.2
 
     @property
+    def keeps_weights(self) -> bool:
+        return True
+
+    @property
+    def keeps_best(self) -> bool:
+        """Not the weights at the end of training, but those that were best on validation images."""
+        return False
+
+    @property
     def uses_margin(self) -> bool:
         return self.objective in ("OJ", "OT", "ST")
 
@@ -170,6 +179,14 @@ class ObservedExperiment(MethodConfig):
                 f"{self.method} learns from {self.orbits.label}, which the members of an orbit need not "
                 f"share; put it into orbits.orbit ({', '.join(self.orbits.orbit)})"
             )
+
+    @property
+    def keeps_weights(self) -> bool:
+        return not self.is_private
+
+    @property
+    def keeps_best(self) -> bool:
+        return self.train.keep == "best" and bool(self.evaluation.validation)
 
 
 Experiment = ExperimentConfig | ObservedExperiment

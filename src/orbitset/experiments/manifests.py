@@ -1,4 +1,5 @@
-"""A training on a user's own manifest: what is not said is read off the table, or chosen and printed."""
+"""A training on a user's own images, in a manifest or in folders: what is not said is read off the table, or
+chosen and printed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,10 +10,10 @@ import torch
 
 from orbitset.config import with_settings
 from orbitset.datasets.decode import first_size
-from orbitset.datasets.manifest import read_manifest
+from orbitset.datasets.named import table_at
 from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.encoders.rectifying import EncoderConfig
-from orbitset.errors import ConfigError, DataError
+from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.experiments.config import ObservedExperiment, PairsConfig
 from orbitset.experiments.faces import CHOSEN, batch_shape, evaluated_often
 from orbitset.experiments.methods import Method, objective_of
@@ -22,29 +23,37 @@ from orbitset.training.fit import TrainConfig
 
 IMAGES, _MOST_EPOCHS = 200_000, 100
 """Shown in a training, whichever is less"""
-_TESTED_SHARE, _FEWEST_LABELS = 0.25, 4
+_TESTED_SHARE, _FEWEST_LABELS = 0.2, 4
+_ENOUGH_LABELS = 20
+"""To hold out some more, by which the weights that are kept are chosen"""
 _LARGEST_PX, _MULTIPLE_PX = 128, 16
 
 
 def observed_images(
-    manifest: Path,
+    source: Path,
     method: Method = "OJ",
     *,
     orbit: Sequence[str] | None = None,
     canonical: str | None = None,
     label: str | None = None,
     split: str | None = None,
+    test: str | None = None,
     crops: str | None = None,
-    on_problem: str = "stop",
+    on_problem: str = "skip",
     settings: Sequence[str] = (),
 ) -> ObservedExperiment:
-    """Orbits are rows that share the factors in `orbit`, by default the column of that name.
+    """Orbits are rows that share the factors in `orbit`, by default the column of that name, in a folder of
+    images the sub-folders.
 
-    `split` is factor=train/test or factor=train/validation/test with values between commas. Without it a
-    column `split` says what each row is for; without that a random quarter of the labels is tested on.
+    `split` is factor=train/test or factor=train/validation/test with values between commas, `test` is
+    factor=values, the others being trained on. Without them a column `split` says what each row is for;
+    without that a part of the labels is held out at random, or of the orbits where there are no labels. The
+    weights that are kept are then those best at finding the orbits of another part.
     Of `settings` those about orbits are heeded, since other choices depend on them.
     """
-    table = read_manifest(manifest, on_problem="skip")
+    if split is not None and test is not None:
+        raise ConfigError("--split and --test both say what is tested on; give one of them")
+    table = table_at(str(source), on_problem="skip")
     fixed = _columns(table, orbit, "orbit", "the factors that members of an orbit share")
     named = label or ("label" if "label" in table.columns else fixed[0])
     table.require([*fixed, named])
@@ -63,27 +72,35 @@ def observed_images(
     ]
     orbits = with_settings(orbits, own)
     table = _usable(table, orbits)
-    evaluation = _evaluation(table, orbits, split)
+    evaluation = _evaluation(table, orbits, split, test)
     trained = [has in evaluation.train for has in table.columns[evaluation.split_by]]
     num_orbits = len(
         {key for key, is_used in zip(_keys(table, fixed), trained, strict=True) if is_used}
     )
     if num_orbits < 2:
-        raise DataError(f"{manifest} has {num_orbits} orbits to train on; at least 2 are needed")
+        raise DataError(f"{source} has {num_orbits} orbits to train on; at least 2 are needed")
     size_of = batch_shape(method, _largest(table, fixed))
     config = ObservedExperiment(
-        name=manifest.stem,
-        data=str(manifest.resolve()),
+        name=_name(source),
+        data=str(source.resolve()),
         method=method,
         orbits=replace(
             orbits, orbits_per_batch=min(size_of[0], num_orbits), members_per_batch=size_of[1]
         ),
         encoder=EncoderConfig(code_size=256),
-        train=TrainConfig(),
+        train=TrainConfig(keep="best" if evaluation.validation else "last"),
         evaluation=evaluation,
     )
     config = with_settings(config, CHOSEN[objective_of(method)])
     return evaluated_often(config, min(_MOST_EPOCHS, IMAGES / sum(trained)))
+
+
+def _name(source: Path) -> str:
+    """Of the folder, or of the manifest unless it is just called so."""
+    source = source.resolve()
+    if source.is_dir():
+        return source.name
+    return source.parent.name if source.stem == "manifest" else source.stem
 
 
 def _columns(
@@ -110,10 +127,18 @@ def _usable(table: ImageTable, orbits: ObservedConfig) -> ImageTable:
     return table.without(problems, "skip")
 
 
-def _evaluation(table: ImageTable, orbits: ObservedConfig, split: str | None) -> PairsConfig:
+def _evaluation(
+    table: ImageTable, orbits: ObservedConfig, split: str | None, tested: str | None
+) -> PairsConfig:
     if split is not None:
         by, train, validation, test = _parse(split)
         table.require([by])
+    elif tested is not None:
+        by, test = _parse_test(tested)
+        known = set(table.require([by]).columns[by])
+        for value in test:
+            check_choice(by, value, sorted(known))
+        validation, train = (), tuple(sorted(known - set(test)))
     elif "split" in table.columns:
         by = "split"
         found = sorted(set(table.columns["split"]))
@@ -125,7 +150,7 @@ def _evaluation(table: ImageTable, orbits: ObservedConfig, split: str | None) ->
             )
     else:
         assert orbits.label is not None
-        by, validation = orbits.label, ()
+        by = orbits.label
         values = sorted(set(table.columns[by]))
         if len(values) < _FEWEST_LABELS:
             raise ConfigError(
@@ -134,8 +159,10 @@ def _evaluation(table: ImageTable, orbits: ObservedConfig, split: str | None) ->
             )
         order = torch.randperm(len(values), generator=stream("tested labels")).tolist()
         count = max(2, round(len(values) * _TESTED_SHARE))
-        test = tuple(values[at] for at in sorted(order[:count]))
-        train = tuple(values[at] for at in sorted(order[count:]))
+        shuffled = [values[at] for at in order]
+        test, rest = tuple(sorted(shuffled[:count])), shuffled[count:]
+        kept = count // 2 if len(values) >= _ENOUGH_LABELS else 0
+        validation, train = tuple(sorted(rest[:kept])), tuple(sorted(rest[kept:]))
     return PairsConfig(
         split_by=by,
         train=train,
@@ -197,6 +224,18 @@ def _parse(split: str) -> tuple[str, tuple[str, ...], tuple[str, ...], tuple[str
             "factor=train/validation/test, such as session=1,2/3/4"
         )
     return by.strip(), parts[0], parts[1] if len(parts) == 3 else (), parts[-1]
+
+
+def _parse_test(text: str) -> tuple[str, tuple[str, ...]]:
+    """
+    >>> _parse_test("session=3,4")
+    ('session', ('3', '4'))
+    """
+    by, equals, rest = text.partition("=")
+    values = tuple(value.strip() for value in rest.split(",") if value.strip())
+    if not (by.strip() and equals and values):
+        raise ConfigError(f"--test {text!r} is not understood; write factor=values, as session=3,4")
+    return by.strip(), values
 
 
 def _keys(table: ImageTable, orbit: Sequence[str]) -> list[tuple[str, ...]]:

@@ -165,17 +165,26 @@ class ObservedTask:
     def _shown(self, images: Tensor) -> Tensor:
         return images.to(self.device).float().div_(255)
 
+    def best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
+        """The evaluation after which validation images were found best, the first of several."""
+        return max(records[1:] or records, key=self.criterion)
+
+    def criterion(self, record: dict[str, Any]) -> float:
+        found: float = record["top1"]["va"][0]
+        return found
+
     def rows(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Raw pixels, the encoder before training, and the encoder after it; with validation images also
         where these would have stopped it."""
         pixels = self._scores(raw_pixels)
         unanswerable = {"unanswerable": pixels.get("unanswerable", 0)}
+        chosen = self.best(records) if self.config.keeps_best else records[-1]
         rows = []
         for name in MEASURES:
             more = unanswerable if name == "top1" else {}
             rows.append(row("pixels", name, without_splits(pixels[name]), **more))
             rows.append(row("untrained", name, without_splits(records[0][name]), **more))
-            rows.append(row(self.config.method, name, without_splits(records[-1][name]), **more))
+            rows.append(row(self.config.method, name, without_splits(chosen[name]), **more))
             if "va" in self.sides and len(records) > 1:
                 best = max(records[1:], key=lambda record: record[name]["va"][0])
                 summary = without_splits(best[name]) | {"epoch": best["epoch"]}

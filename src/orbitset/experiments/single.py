@@ -8,16 +8,15 @@ import torch
 from torch import nn
 
 from orbitset.config import differences, to_dict
-from orbitset.datasets.table import named
 from orbitset.encoders import Encoder, build_encoder
 from orbitset.errors import ConfigError, RunError
 from orbitset.experiments.computed import ComputedTask
 from orbitset.experiments.config import (
     Experiment,
     ExperimentConfig,
-    ObservedExperiment,
     read_experiment,
 )
+from orbitset.experiments.kept import describe_model
 from orbitset.experiments.observed import ObservedTask
 from orbitset.files import write_atomically
 from orbitset.losses.methods import build_loss
@@ -95,7 +94,7 @@ def train(
             num_orbits=len(batches.orbits),
         ),
     ).to(device)
-    keeps_weights = isinstance(config, ExperimentConfig) or not config.is_private
+    keeps_best = config.keeps_best and config.keeps_weights
     with run.locked():
         if _is_finished(config, run, resume=resume, overwrite=overwrite, device=device):
             results: dict[str, Any] = run.read_json("results.json")
@@ -113,25 +112,46 @@ def train(
             warmup_steps=config.train.warmup_steps,
             precision=config.train.precision,
             engine=config.train.engine,
-            evaluate=task.evaluate,
+            evaluate=_evaluation(task, run) if keeps_best else task.evaluate,
             evaluate_at=_evaluation_steps(config, batches, steps),
             run=run,
             resume=resume,
             checkpoint_every_s=config.train.checkpoint_every_s,
-            keep_state=keeps_weights,
+            keep_state=config.keeps_weights,
             progress=progress,
             label=f"{config.method} {config.name}",
         )
         progress.note(f"{config.method} {config.name}: raw pixels and figures")
         about = {"method": config.method, "name": config.name}
-        if keeps_weights:
+        if keeps_best:
+            load_model(run.best_weights, model)
+        if config.keeps_weights:
             save_model(run / "model.safetensors", model, about)
         model.eval()
         write_atomically(run / "arrays.npz", task.arrays(model))
         rows = [{**one, "cut_down": config.cut_down} for one in task.rows(run.records())]
+        if config.keeps_weights:
+            describe_model(config, task, run, model, rows)
         results = {"rows": rows}
         run.write_json("results.json", results)
+        run.best_weights.unlink(missing_ok=True)
     return results
+
+
+def _evaluation(
+    task: ComputedTask | ObservedTask, run: Run
+) -> Callable[[nn.Module], dict[str, Any]]:
+    """Evaluates, and keeps the weights if no evaluation was better; the one before training is not one."""
+    assert isinstance(task, ObservedTask)
+
+    def evaluate(model: nn.Module) -> dict[str, Any]:
+        found = task.evaluate(model)
+        earlier = run.records()[1:]
+        if run.records() and all(task.criterion(found) > task.criterion(one) for one in earlier):
+            save_model(run.best_weights, model, {})
+        return found
+
+    return evaluate
 
 
 def _say_left_out(task: ComputedTask | ObservedTask, run: Run, progress: Progress) -> None:
@@ -143,7 +163,9 @@ def _say_left_out(task: ComputedTask | ObservedTask, run: Run, progress: Progres
             {"row": one.row, "others": one.others, "reason": one.reason} for one in task.left_out
         ]
         run.write_json("left_out.json", {"rows": rows})
-        progress.note(f"left out, all in left_out.json: {named(task.left_out)}")
+        progress.note(
+            f"{len(task.left_out):,} problems with images, which are left out: see left_out.json"
+        )
 
 
 def _is_finished(
@@ -154,8 +176,7 @@ def _is_finished(
         run.create(to_dict(config), overwrite=overwrite)
     else:
         _check_same(config, run)
-        is_private = not isinstance(config, ExperimentConfig) and config.is_private
-        if run.is_finished or (is_private and run.has_results):
+        if run.is_finished or (run.has_results and not config.keeps_weights):
             return True
     run.note_environment(device=device, seed=config.seed)
     return False
@@ -171,7 +192,7 @@ def load_run(
             f"{run.path} holds the runs {', '.join(run.config['runs'])}; name one of them"
         )
     config = read_experiment(run.config)
-    if isinstance(config, ObservedExperiment) and config.is_private:
+    if not config.keeps_weights:
         raise RunError(f"{run.path} is of private images, so that its weights were not kept")
     task = build_task(config, device)
     model = build_model(config, task)

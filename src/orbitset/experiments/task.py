@@ -15,8 +15,8 @@ from orbitset.evaluation.labelled import Labelled, Metric, draw_labelled_sets
 from orbitset.evaluation.one_shot import knn_accuracy
 from orbitset.evaluation.results import Accuracy
 from orbitset.orbits.computed import AffineOrbits
+from orbitset.precision import Precision, in_bfloat16
 from orbitset.seeds import stream
-from orbitset.training.fit import Precision, in_bfloat16
 
 _ENCODE_BATCH = 500
 _CURVE_ORBITS, _CURVE_MEMBERS = 150, 8

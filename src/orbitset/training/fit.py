@@ -1,6 +1,5 @@
 """Training, as one loop to be read from top to bottom."""
 
-import functools
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.errors import ConfigError, RunError, TrainingError, check_choice
+from orbitset.precision import Precision, in_bfloat16
 from orbitset.runs import Run
 from orbitset.training.checkpoint import load_checkpoint, save_checkpoint
 from orbitset.training.monitors import Monitor, collapse_warning
@@ -17,7 +17,7 @@ from orbitset.training.progress import Progress, Silent
 from orbitset.training.schedule import Schedule, learning_rate
 from orbitset.training.steps import Engine, choose_steps
 
-Precision = Literal["auto", "float32", "bfloat16"]
+Keep = Literal["last", "best"]
 _LOOK_EVERY = 20
 """Steps between looks at the terms on a GPU, each of which waits for it."""
 
@@ -38,6 +38,9 @@ class TrainConfig:
     """Evaluations during training, evenly spaced, besides the one before it."""
     evaluate_at: tuple[float, ...] = ()
     """If any, evaluate at these epochs and at the end instead."""
+    keep: Keep = "last"
+    """The weights at the end, or where there are validation images of observed orbits those that were best on
+    them"""
     checkpoint_every_s: float = 60.0
     precision: Precision = "auto"
     """auto: bfloat16 convolutions where the hardware has them, GPU or CPU, else float32"""
@@ -51,6 +54,7 @@ class TrainConfig:
             raise ConfigError(f"train.learning_rate is {self.learning_rate}; give a number above 0")
         check_choice("train.schedule", self.schedule, get_args(Schedule))
         check_choice("train.precision", self.precision, get_args(Precision))
+        check_choice("train.keep", self.keep, get_args(Keep))
         check_choice("train.engine", self.engine, get_args(Engine))
         for name in ("warmup_steps", "checkpoint_every_s"):
             if getattr(self, name) < 0:
@@ -227,21 +231,6 @@ def adam(parameters: list[nn.Parameter], rate: float, eps: float) -> torch.optim
     is_cuda = device.type == "cuda"
     lr = torch.tensor(rate, device=device) if is_cuda else rate
     return torch.optim.Adam(parameters, lr=lr, eps=eps, fused=is_cuda, capturable=is_cuda)
-
-
-def in_bfloat16(precision: Precision, device: torch.device) -> bool:
-    """Whether convolutions run in bfloat16: where asked for, and by default where that is fast."""
-    check_choice("precision", precision, get_args(Precision))
-    if precision != "auto":
-        return precision == "bfloat16"
-    return device.type == "cuda" or (device.type == "cpu" and _cpu_has_bfloat16())
-
-
-@functools.cache
-def _cpu_has_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 itself; others do it by way of float32, which is slower."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def _evaluate(

@@ -1,0 +1,97 @@
+"""A folder of images, or several files: found, ordered as people number them, grouped by sub-folders."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orbitset.datasets.pictures import SUFFIXES
+from orbitset.datasets.table import ImageTable
+from orbitset.errors import DataError
+
+MANIFEST = "manifest.csv"
+"""In a folder, it says what the images there are"""
+ORBIT = "orbit"
+"""The factor that tells sub-folders apart"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Image files, and what else lay among them."""
+
+    table: ImageTable
+    ignored: tuple[str, ...] = ()
+    """Other files, hidden ones left aside"""
+
+
+def holds_images(folder: Path) -> bool:
+    """Whether there is any image below a folder, or a manifest in it."""
+    if (folder / MANIFEST).is_file():
+        return True
+    return any(
+        Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+        for _, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def scan_folder(root: Path | str) -> Found:
+    """All images below a folder; those in one sub-folder share the factor `orbit`, its path.
+
+    Images that lie in the folder itself have the empty text for it.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise DataError(f"there is no folder {root}")
+    paths: list[str] = []
+    ignored: list[str] = []
+    for folder, inner, names in os.walk(root):
+        inner[:] = sorted((name for name in inner if not name.startswith(".")), key=natural)
+        for name in sorted(names, key=natural):
+            if name.startswith("."):
+                continue
+            path = (Path(folder) / name).relative_to(root).as_posix()
+            (paths if Path(name).suffix.lower() in SUFFIXES else ignored).append(path)
+    if not paths:
+        kinds = ", ".join(sorted(suffix.removeprefix(".") for suffix in SUFFIXES))
+        raise DataError(f"there is no image in {root}", hint=f"these are looked for: {kinds}")
+    orbits = tuple(path.rpartition("/")[0] for path in paths)
+    return Found(_table(str(root), root, paths, {ORBIT: orbits}), tuple(ignored))
+
+
+def find_images(sources: Sequence[Path | str]) -> Found:
+    """Images by their names, and all images below folders, in the order they are named."""
+    paths: list[str] = []
+    ignored: list[str] = []
+    for source in map(Path, sources):
+        if source.is_dir():
+            found = scan_folder(source)
+            paths += [str(source / path) for path in found.table.paths]
+            ignored += [str(source / path) for path in found.ignored]
+        elif source.is_file():
+            paths.append(str(source))
+        else:
+            raise DataError(f"there is no image or folder {source}")
+    if not paths:
+        raise DataError("no image was named")
+    seen: dict[str, None] = dict.fromkeys(paths)
+    label = str(sources[0]) if len(sources) == 1 else f"{len(sources)} files and folders"
+    return Found(_table(label, Path(), list(seen), {}), tuple(ignored))
+
+
+def _table(
+    source: str, root: Path, paths: Sequence[str], columns: dict[str, tuple[str, ...]]
+) -> ImageTable:
+    rows = tuple(range(1, len(paths) + 1))
+    return ImageTable(source, root, tuple(paths), columns, rows)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """To sort by: numbers inside names count as numbers.
+
+    >>> sorted(["img10.png", "img2.png", "Img1.png"], key=natural)
+    ['Img1.png', 'img2.png', 'img10.png']
+    """
+    parts: Iterable[str] = re.split(r"(\d+)", name.casefold())
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)

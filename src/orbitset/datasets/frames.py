@@ -1,0 +1,262 @@
+"""The frames of a video as small uint8 images, decoded once and kept.
+
+They lie in the user's cache folder, one pair of files per video, found again by its name, size and time and
+by what was asked for, and are mapped into memory rather than read. While a video is decoded only the frame at
+hand is in memory. A damaged video gives the frames before the damage.
+
+Shapes: F frames, C channels, S the size of the square they are fitted into.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from orbitset.datasets.pictures import Wanted
+from orbitset.errors import DataError, OrbitsetError
+from orbitset.files import cache_folder, write_atomically
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+_VERSION = 1
+"""Raised whenever the same file would give other pixels."""
+_TOLD_EVERY = 64
+_MISSING_SHARE = 0.05
+_MISSING_FRAMES = 3
+"""A video that ends earlier than it says by more than these was cut off; less is a matter of rounding."""
+_MOST_STRETCH = 8
+"""Of pixels that are not square; more is a mistake in the file."""
+_TURNS = (
+    Image.Transpose.ROTATE_90,
+    Image.Transpose.ROTATE_180,
+    Image.Transpose.ROTATE_270,
+)
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Frames:
+    """What could be decoded of a video."""
+
+    pixels: np.ndarray
+    """(F, C, S, S) uint8"""
+    damage: str | None = None
+    """What is wrong with the file, to be read after its name; the frames are those before it"""
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+
+def load_frames(
+    path: Path,
+    *,
+    size_px: int,
+    is_colour: bool = False,
+    is_kept: bool = True,
+    on_progress: Progress | None = None,
+) -> Frames:
+    """All frames of a video, or those before it is damaged.
+
+    Each is turned as the camera was held, made grey or colour and fitted whole into a square, black where it
+    is not square itself. `on_progress` is told how many bytes of the file are done, and of how many. Without
+    `is_kept` nothing is written.
+    """
+    asked = _Asked(path, size_px, is_colour, on_progress)
+    place = cache_folder() / "frames" / _key(path, size_px, is_colour) if is_kept else None
+    if place is None:
+        return _in_memory(asked)
+    return _stored(place) or _decode(asked, place)
+
+
+def _key(path: Path, size_px: int, is_colour: bool) -> str:
+    try:
+        about = path.stat()
+        seen = (about.st_size, about.st_mtime_ns)
+    except OSError:
+        seen = (-1, -1)
+    asked = (_VERSION, str(path.absolute()), seen, size_px, is_colour)
+    return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
+
+
+def _stored(place: Path) -> Frames | None:
+    """What an earlier call left, if it is whole."""
+    try:
+        about = json.loads(place.with_suffix(".json").read_text())
+        shape = tuple(about["shape"])
+        pixels = place.with_suffix(".u8")
+        if not math.prod(shape) or pixels.stat().st_size != math.prod(shape):
+            return None
+        # copy on write: nothing that is done to the frames reaches the file
+        return Frames(np.memmap(pixels, np.uint8, "c", shape=shape), about["damage"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _decode(asked: "_Asked", place: Path) -> Frames:
+    """Decode into the cache, if it can be written."""
+    pixels = place.with_suffix(".u8")
+    part = pixels.with_name(f".{pixels.name}.{os.getpid()}.part")
+    with contextlib.ExitStack() as stack:
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(part.open("w+b"))
+        except OSError:
+            return _in_memory(asked)
+        stack.callback(part.unlink, missing_ok=True)
+        try:
+            shape, damage = asked.write(file)
+            file.flush()
+        except OSError as error:
+            raise DataError(
+                f"decoded frames cannot be kept in {part.parent}: {error.strerror}",
+                hint="set XDG_CACHE_HOME to a folder with room for them",
+            ) from None
+        if not math.prod(shape):
+            return Frames(np.empty(shape, np.uint8), damage)
+        part.replace(pixels)
+        about = {"shape": shape, "damage": damage}
+        write_atomically(place.with_suffix(".json"), json.dumps(about).encode())
+    return Frames(np.memmap(pixels, np.uint8, "c", shape=shape), damage)
+
+
+def _in_memory(asked: "_Asked") -> Frames:
+    file = io.BytesIO()
+    shape, damage = asked.write(file)
+    return Frames(np.frombuffer(bytearray(file.getbuffer()), np.uint8).reshape(shape), damage)
+
+
+class _Unreadable(Exception):
+    """There are no frames."""
+
+
+class _Damaged(Exception):
+    """No more frames are whole."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A video, and how its frames are wanted."""
+
+    path: Path
+    size_px: int
+    is_colour: bool
+    on_progress: Progress | None
+
+    def write(self, file: BinaryIO) -> tuple[tuple[int, ...], str | None]:
+        """Append one frame after the other; gives the shape of all and what is wrong with the video."""
+        count, damage = 0, None
+        try:
+            for frame in self._fitted_frames():
+                file.write(frame.tobytes())
+                count += 1
+        except _Unreadable as error:
+            damage = str(error)
+        except _Damaged as error:
+            damage = f"{error} after {count:,} whole frame{'' if count == 1 else 's'}"
+        return (count, 3 if self.is_colour else 1, self.size_px, self.size_px), damage
+
+    def _fitted_frames(self) -> Iterator[np.ndarray]:
+        av = _pyav()
+        from av.video.reformatter import VideoReformatter
+
+        try:
+            total = self.path.stat().st_size
+            if total == 0:
+                raise _Unreadable("is empty: it has 0 bytes")
+            container = av.open(str(self.path.absolute()), metadata_errors="ignore")
+        except (OSError, av.FFmpegError) as error:
+            raise _Unreadable(f"cannot be read as a video: {error.strerror}") from None
+        with container:
+            stream = _moving(container)
+            stretch = float(stream.sample_aspect_ratio or 1)
+            if not 1 / _MOST_STRETCH <= stretch <= _MOST_STRETCH:
+                stretch = 1.0
+            reformatter, wanted = VideoReformatter(), Wanted(self.size_px, self.is_colour)
+            for at, (frame, done) in enumerate(_sound_frames(container, stream), 1):
+                try:
+                    picture = reformatter.reformat(frame, format="rgb24").to_ndarray()
+                except av.FFmpegError as error:
+                    raise _Damaged(f"has pixels of an unknown kind ({error.strerror})") from None
+                turns = round(getattr(frame, "rotation", 0) / 90) % 4
+                yield wanted.fit(_upright(Image.fromarray(picture), stretch, turns))
+                if self.on_progress is not None and at % _TOLD_EVERY == 0:
+                    self.on_progress(min(done, total), total)
+
+
+def _upright(picture: Image.Image, stretch: float, turns: int) -> Image.Image:
+    """As it is shown: with square pixels, and turned counterclockwise by so many quarters."""
+    if stretch != 1:
+        picture = picture.resize((max(1, round(picture.width * stretch)), picture.height))
+    return picture.transpose(_TURNS[turns - 1]) if turns else picture
+
+
+def _pyav() -> ModuleType:
+    try:
+        import av
+    except ImportError:
+        raise OrbitsetError(
+            "videos are read with PyAV, which is not installed",
+            hint="pip install 'orbitset[video]'",
+        ) from None
+    return av
+
+
+def _moving(container: "InputContainer") -> "VideoStream":
+    """The first stream of pictures that is not a cover."""
+    from av.stream import Disposition
+
+    for stream in container.streams.video:
+        if not stream.disposition & Disposition.attached_pic:
+            if stream.codec_context is None:
+                raise _Unreadable("cannot be read as a video: no decoder is known for it")
+            stream.thread_type = "AUTO"
+            return stream
+    raise _Unreadable("has no video stream")
+
+
+def _sound_frames(
+    container: "InputContainer", stream: "VideoStream"
+) -> Iterator[tuple["VideoFrame", int]]:
+    """Each frame and the bytes that were read for it; `_Damaged` where the next is not whole."""
+    import av
+
+    done, reached_s = 0, 0.0
+    try:
+        for packet in container.demux():
+            done = max(done, packet.pos or 0)
+            when = packet.dts if packet.pts is None else packet.pts
+            if when is not None and packet.time_base is not None:
+                reached_s = max(
+                    reached_s, float((when + (packet.duration or 0)) * packet.time_base)
+                )
+            if packet.stream.index != stream.index:
+                continue
+            is_whole = not packet.is_corrupt
+            for frame in stream.decode(packet if is_whole else None):
+                if frame.is_corrupt:
+                    raise _Damaged("is damaged")
+                yield frame, done
+            if not is_whole:
+                raise _Damaged("is damaged")
+    except av.FFmpegError as error:
+        raise _Damaged(f"is damaged ({error.strerror})") from None
+    if container.duration is not None:
+        promised_s = container.duration / av.time_base
+        reached_s -= (container.start_time or 0) / av.time_base
+        frame_s = float(1 / stream.average_rate) if stream.average_rate else 0.0
+        slack_s = max(_MISSING_SHARE * promised_s, _MISSING_FRAMES * frame_s)
+        if promised_s - reached_s > slack_s:
+            raise _Damaged(f"ends {promised_s - reached_s:.1f} s too early,")

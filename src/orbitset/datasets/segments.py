@@ -1,0 +1,105 @@
+"""Segments by time: frames that follow each other in one scene, and so show the same thing.
+
+A scene ends where the picture changes at once. The change of a frame is the mean absolute difference of its
+pixels, of 0 to 255, from those of the frame before; the level around it is the upper quartile of the 20
+changes nearest to it, so that neither repeated frames nor a few other cuts nearby move it. A cut is a change
+above a threshold times that level, to which 2 are added so that noise in a still picture is none. Fades are
+not found: they change slowly.
+
+Shapes: F frames.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orbitset.errors import ConfigError
+
+_AROUND = 20
+_LEAST_LEVEL = 2.0
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentConfig:
+    """Which frames of a video are one segment.
+
+    What is left at the end of a scene is a shorter segment if it has half the length, and at least 2 frames.
+    """
+
+    length: int = 16
+    """Frames of a segment"""
+    stride: int = 1
+    """One of so many frames is taken"""
+    gap: int = 0
+    """Frames left out between the last of a segment and the first of the next"""
+    scene_cuts: float | None = 3.0
+    """Segments do not cross a change of the picture that is so many times what is usual around it; None takes
+    each video for one scene"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("length", 2), ("stride", 1), ("gap", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"segments.{name} is {getattr(self, name)}; give at least {least}"
+                )
+        if self.scene_cuts is not None and not 1 <= self.scene_cuts < math.inf:
+            raise ConfigError(
+                f"segments.scene_cuts is {self.scene_cuts}; give at least 1, or None to look for none"
+            )
+
+    @property
+    def fewest(self) -> int:
+        """Frames that the shortest segment has."""
+        return max(2, math.ceil(self.length / 2))
+
+
+def find_cuts(pixels: np.ndarray, threshold: float) -> tuple[int, ...]:
+    """The first frame of each scene but the first, in frames as uint8 (F, C, S, S).
+
+    >>> pixels = np.zeros((20, 1, 4, 4), np.uint8)
+    >>> pixels[12:] = 90
+    >>> find_cuts(pixels, 3.0)
+    (12,)
+    """
+    change_F = changes(pixels)
+    found = []
+    for at in np.flatnonzero(change_F > threshold * _LEAST_LEVEL).tolist():
+        start = max(1, min(at - _AROUND // 2, len(change_F) - _AROUND - 1))
+        around = np.delete(change_F[start : start + _AROUND + 1], at - start)
+        level = float(np.quantile(around, 0.75)) if len(around) else 0.0
+        if change_F[at] > threshold * (level + _LEAST_LEVEL):
+            found.append(at)
+    return tuple(found)
+
+
+def changes(pixels: np.ndarray) -> np.ndarray:
+    """How much each frame differs from the one before, (F,); 0 for the first."""
+    change_F = np.zeros(len(pixels))
+    for start in range(1, len(pixels), _AT_ONCE):
+        chunk = pixels[start - 1 : start + _AT_ONCE].astype(np.int16)
+        change_F[start : start + _AT_ONCE] = np.abs(np.diff(chunk, axis=0)).mean((1, 2, 3))
+    return change_F
+
+
+def cut_segments(
+    frames: int, cuts: Sequence[int], config: SegmentConfig
+) -> tuple[list[range], int]:
+    """The frames of each segment, and how many at the ends of scenes are too few for another.
+
+    >>> cut_segments(22, (10,), SegmentConfig(length=8))
+    ([range(0, 8), range(10, 18), range(18, 22)], 2)
+    """
+    found, left_out = [], 0
+    for start, stop in itertools.pairwise((0, *cuts, frames)):
+        while start < stop:
+            taken = range(start, stop, config.stride)[: config.length]
+            if len(taken) < config.fewest:
+                left_out += stop - start
+                break
+            found.append(taken)
+            start = taken[-1] + 1 + config.gap
+    return found, left_out

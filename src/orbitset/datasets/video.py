@@ -1,0 +1,269 @@
+"""Videos as observed images: each segment of a video, a few frames that follow each other, is an orbit.
+
+Frames are decoded once and kept (`frames.py`). Segments are cut from what was kept (`segments.py`), so that
+other segments of the same videos decode nothing.
+
+Shapes: N images, G segments, V videos.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orbitset.datasets.folder import natural
+from orbitset.datasets.frames import Progress, load_frames
+from orbitset.datasets.observed import ObservedImages
+from orbitset.datasets.segments import SegmentConfig, cut_segments, find_cuts
+from orbitset.datasets.table import OnProblem, Problem, named
+from orbitset.errors import ConfigError, DataError, check_choice
+
+SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg")
+SPLIT = ("train", "between", "test")
+_FEWEST_DIGITS = 3
+
+
+@dataclass(frozen=True)
+class VideoProblem(Problem):
+    """What is wrong with a video; its row is its number in natural order, from 1."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What became of a video."""
+
+    name: str
+    """Relative to the folder, with forward slashes"""
+    frames: int
+    cuts: tuple[int, ...]
+    """The first frame of each scene but the first"""
+    segments: int
+    left_out: int
+    """Frames at the ends of scenes, too few for a segment"""
+
+
+@dataclass(frozen=True)
+class Videos:
+    """The frames of all segments, in order, and what they came from.
+
+    The factors are `video`, the name of the file; `segment`, such as cup.mp4#003; `frame`, the number of the
+    frame in its file, from 0; and `place`, how far into its video the middle of the segment is, of 0 to 1.
+    """
+
+    seen: ObservedImages
+    clips: tuple[Clip, ...]
+    """Of videos with frames, in natural order"""
+    problems: tuple[Problem, ...]
+
+    def __str__(self) -> str:
+        segments = sum(clip.segments for clip in self.clips)
+        left_out = sum(clip.left_out for clip in self.clips)
+        return (
+            f"{_count(len(self.seen), 'frame')} in {_count(segments, 'segment')} of "
+            f"{_count(len(self.clips), 'video')}; "
+            f"{_count(left_out, 'frame')} at the ends of scenes left out"
+        )
+
+
+def load_videos(
+    path: Path,
+    *,
+    size_px: int = 64,
+    is_colour: bool = False,
+    segments: SegmentConfig | None = None,
+    on_problem: OnProblem = "stop",
+    is_kept: bool = True,
+    on_progress: Progress | None = None,
+) -> Videos:
+    """The segments of a video, or of all in a folder and the folders in it.
+
+    Frames are fitted whole into a square of `size_px`. Of a damaged video, the frames before the damage are
+    used if problems are skipped. `on_progress` is told how many bytes are done, and of how many. Without
+    `is_kept` nothing is written.
+    """
+    if size_px < 2:
+        raise ConfigError(f"size_px is {size_px}; give at least 2")
+    check_choice("on_problem", on_problem, get_args(OnProblem))
+    config = segments or SegmentConfig()
+    root, names = find_videos(path)
+    gathered = _Gathered(config)
+    told = _Told([_bytes(root / name) for name in names], on_progress)
+    for at, name in enumerate(names):
+        frames = load_frames(
+            root / name,
+            size_px=size_px,
+            is_colour=is_colour,
+            is_kept=is_kept,
+            on_progress=told.within(at),
+        )
+        gathered.add(at + 1, name, frames.pixels, frames.damage)
+        told.after(at)
+    problems = tuple(gathered.problems)
+    if problems and on_problem == "stop":
+        raise DataError(
+            f"{path} has {_count(len(problems), 'problem')}: {named(problems)}",
+            hint="mend what is named, or use what is left with --on-problem skip",
+        )
+    if not gathered.pixels:
+        raise DataError(f"nothing is left of {path}: {named(problems)}")
+    shape = (-1, 3 if is_colour else 1, size_px, size_px)
+    images = torch.frombuffer(gathered.pixels, dtype=torch.uint8).view(shape)
+    return Videos(ObservedImages.of(images, gathered.columns), tuple(gathered.clips), problems)
+
+
+def find_videos(path: Path) -> tuple[Path, list[str]]:
+    """A folder and the videos in it, in natural order: 2.mp4 before 10.mp4. Hidden files are left alone."""
+    if path.is_file():
+        return path.parent, [path.name]
+    if not path.is_dir():
+        raise DataError(f"{path} does not exist", hint="give a video, or a folder of videos")
+    files = []
+    for folder, inside, inner in os.walk(path):
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        relative = Path(folder).relative_to(path)
+        files += [(relative / name).as_posix() for name in inner if not name.startswith(".")]
+    understood = f"files ending in {', '.join(SUFFIXES)} are understood"
+    if not files:
+        raise DataError(f"{path} is empty", hint=understood)
+    videos = [name for name in files if Path(name).suffix.lower() in SUFFIXES]
+    if not videos:
+        raise DataError(f"{path} holds no videos", hint=understood)
+    return path, sorted(videos, key=lambda name: (natural(name), name))
+
+
+def frames_of(seen: ObservedImages) -> Tensor:
+    """The number of each image's frame in its video, (N,) int64.
+
+    >>> images = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
+    >>> frames_of(ObservedImages.of(images, {"frame": ["8", "10", "9"]})).tolist()
+    [8, 10, 9]
+    """
+    _require(seen, "frame")
+    ids_N = seen.factors["frame"]
+    number = torch.tensor([int(value) for value in seen.values["frame"]], device=ids_N.device)
+    return number[ids_N]
+
+
+def split_by_time(seen: ObservedImages, share: float) -> ObservedImages:
+    """The same images with a factor `split` more: the start of each video to train on, its end to test on.
+
+    A segment is *train* if it lies wholly in the first `share` of its video, *test* if wholly after, and
+    *between* if it has frames on both sides; of those, neither part should use any. A video counts as long as
+    up to its last frame in `seen`.
+    """
+    if not 0 < share < 1:
+        raise ConfigError(f"share is {share}; give more than 0 and less than 1")
+    _require(seen, "video", "segment", "frame")
+    frame_N, video_N, segment_N = frames_of(seen), seen.factors["video"], seen.factors["segment"]
+    last_V = _by(video_N, frame_N, len(seen.values["video"]), "amax")
+    border_N = ((last_V + 1) * share).round()[video_N]
+    segments = len(seen.values["segment"])
+    first_N = _by(segment_N, frame_N, segments, "amin")[segment_N]
+    last_N = _by(segment_N, frame_N, segments, "amax")[segment_N]
+    split_N = 1 + (first_N >= border_N).long() - (last_N < border_N).long()
+    for at in (0, 2):
+        if not (split_N == at).any():
+            raise DataError(
+                f"no segment lies wholly in the {SPLIT[at]} part of its video",
+                hint="use shorter segments, or another share",
+            )
+    return replace(
+        seen,
+        factors={**seen.factors, "split": split_N},
+        values={**seen.values, "split": SPLIT},
+    )
+
+
+class _Gathered:
+    """The segments of one video after the other."""
+
+    def __init__(self, config: SegmentConfig) -> None:
+        self.config = config
+        self.pixels = bytearray()
+        self.columns: Mapping[str, list[str]] = {
+            name: [] for name in ("video", "segment", "frame", "place")
+        }
+        self.clips: list[Clip] = []
+        self.problems: list[Problem] = []
+
+    def add(self, row: int, name: str, pixels: np.ndarray, damage: str | None) -> None:
+        frames, config = len(pixels), self.config
+        if damage is not None:
+            self.problems.append(VideoProblem(row, f"{name} {damage}"))
+        elif frames == 0:
+            self.problems.append(VideoProblem(row, f"{name} has no frames"))
+        if frames == 0:
+            return
+        cuts = () if config.scene_cuts is None else find_cuts(pixels, config.scene_cuts)
+        found, left_out = cut_segments(frames, cuts, config)
+        self.clips.append(Clip(name, frames, cuts, len(found), left_out))
+        if not found:
+            self.problems.append(VideoProblem(row, f"{name} {_too_short(frames, cuts, config)}"))
+            return
+        digits = max(_FEWEST_DIGITS, len(str(len(found) - 1)))
+        for number, taken in enumerate(found):
+            self.pixels += pixels[taken.start : taken.stop : taken.step].tobytes()
+            self.columns["video"] += [name] * len(taken)
+            self.columns["segment"] += [f"{name}#{number:0{digits}}"] * len(taken)
+            self.columns["frame"] += map(str, taken)
+            place = (taken[0] + taken[-1] + 1) / 2 / frames
+            self.columns["place"] += [f"{place:.3f}"] * len(taken)
+
+
+class _Told:
+    """Bytes done of all files, told as those of each are."""
+
+    def __init__(self, sizes: list[int], on_progress: Progress | None) -> None:
+        self.sizes = sizes
+        self.on_progress = on_progress
+
+    def within(self, at: int) -> Progress | None:
+        if self.on_progress is None:
+            return None
+        return lambda done, _: self._tell(sum(self.sizes[:at]) + done)
+
+    def after(self, at: int) -> None:
+        self._tell(sum(self.sizes[: at + 1]))
+
+    def _tell(self, done: int) -> None:
+        total = sum(self.sizes)
+        if self.on_progress is not None and total:
+            self.on_progress(done, total)
+
+
+def _too_short(frames: int, cuts: tuple[int, ...], config: SegmentConfig) -> str:
+    needed = (config.fewest - 1) * config.stride + 1
+    scenes = f" in {len(cuts) + 1} scenes" if cuts else ""
+    return f"has {_count(frames, 'frame')}{scenes}, too short for a segment: {needed} in a row are needed"
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _require(seen: ObservedImages, *factors: str) -> None:
+    missing = [name for name in factors if name not in seen.factors]
+    if missing:
+        raise DataError(
+            f"the images have no factor {', '.join(missing)}", hint="load them with load_videos"
+        )
+
+
+def _by(group_N: Tensor, value_N: Tensor, groups: int, reduce: str) -> Tensor:
+    """The least or the greatest value of each group."""
+    return value_N.new_zeros(groups).scatter_reduce(0, group_N, value_N, reduce, include_self=False)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,121 @@
+"""What model.json says: all that is needed to use a model, and where it came from. Nothing of how it was
+configured to be trained."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from orbitset.encoders import EncoderConfig
+from orbitset.errors import ConfigError, check_choice
+
+FORMAT = 1
+"""Raised when a model of this version could not be read by an older one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """What the encoder is shown."""
+
+    size_px: int
+    """Side of the square"""
+    channels: int = 1
+    """1 for grey, 3 for colour"""
+    image_px: int | None = None
+    """If given, images are fitted into a square of this size in the middle of a black one of `size_px`"""
+
+    def __post_init__(self) -> None:
+        if self.size_px < 2 or self.channels not in (1, 3):
+            raise ConfigError(
+                f"input is {self.size_px} px with {self.channels} channels; give at least 2 px, and 1 or 3"
+            )
+        if self.image_px is not None and not 1 < self.image_px <= self.size_px:
+            raise ConfigError(f"input.image_px is {self.image_px}; give at most {self.size_px}")
+
+    @property
+    def is_colour(self) -> bool:
+        return self.channels == 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Which network the weights belong to."""
+
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    has_transformer: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Two images up to so far apart are taken to show the same thing."""
+
+    far: float
+    """Pairs of different things of which no more are accepted than this share"""
+    tar: float
+    """The share of pairs of one thing that are accepted"""
+    threshold: float
+    """Squared Euclidean distance of their codes"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What distances mean, measured on images that were not trained on."""
+
+    auc: float
+    equal_error_rate: float
+    pairs: int
+    on: str
+    """In words, which images these were, and what counts as the same"""
+    points: tuple[Point, ...] = ()
+
+    def at(self, far: float) -> Point:
+        """The point for a false accept rate that was measured."""
+        for point in self.points:
+            if point.far == far:
+                return point
+        known = ", ".join(f"{point.far:g}" for point in self.points) or "none"
+        raise ConfigError(
+            f"no threshold was measured for a false accept rate of {far:g}, only {known}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """How it came about."""
+
+    name: str
+    data: str
+    method: str
+    seed: int
+    images: int
+    """Shown in training"""
+    command: str = ""
+    commit: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    """By measure, on images that were not trained on"""
+    baselines: dict[str, float] = field(default_factory=dict)
+    """The same of raw pixels"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """model.json"""
+
+    id: str
+    """Told by its weights: two models of one id give the same codes"""
+    input: Input
+    network: Network
+    trained: Trained
+    calibration: Calibration | None = None
+    format: int = FORMAT
+    kind: Literal["orbitset-model"] = "orbitset-model"
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, get_args(Literal["orbitset-model"]))
+
+
+def identify(weights: Path) -> str:
+    """A short name for a file of weights."""
+    with weights.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -1,0 +1,102 @@
+"""A model as a folder: model.json, model.safetensors and a card to be read by people.
+
+Loading one builds the network that model.json describes and fills in plain tensors: nothing is unpickled, and
+nothing of the training is needed.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+
+from orbitset.config import from_dict, to_dict
+from orbitset.encoders import Encoder, build_encoder
+from orbitset.errors import ConfigError, RunError
+from orbitset.files import write_atomically
+from orbitset.models.card import describe_card
+from orbitset.models.description import FORMAT, Description, Network, identify
+from orbitset.models.model import Model
+
+DESCRIPTION, WEIGHTS, CARD = "model.json", "model.safetensors", "README.md"
+
+
+def save_model_folder(model: Model, folder: Path) -> None:
+    """Write a model where no other lies."""
+    if (folder / DESCRIPTION).exists():
+        raise RunError(f"{folder} already holds a model; choose another folder", is_usage=True)
+    tensors = {
+        name: value.detach().cpu().contiguous()
+        for name, value in model.network.state_dict().items()
+    }
+    write_atomically(folder / WEIGHTS, safetensors.torch.save(tensors))
+    description = replace(model.description, id=identify(folder / WEIGHTS))
+    write_atomically(folder / CARD, describe_card(description).encode())
+    write_description(folder, description)
+
+
+def write_description(folder: Path, description: Description) -> None:
+    """The last file that is written: a folder without it holds no model."""
+    text = json.dumps(to_dict(description), indent=2, ensure_ascii=False) + "\n"
+    write_atomically(folder / DESCRIPTION, text.encode())
+
+
+def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
+    """The model in a folder, whether that holds it alone or is the run it came from."""
+    folder = Path(folder)
+    description = read_description(folder)
+    network = _build(description.network, description)
+    try:
+        network.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
+    except FileNotFoundError:
+        raise RunError(f"{folder} has no {WEIGHTS}: the weights of the model are missing") from None
+    except RuntimeError:
+        raise RunError(
+            f"{folder / WEIGHTS} is of another network than model.json describes"
+        ) from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise RunError(f"{folder / WEIGHTS} cannot be read: {error}") from None
+    found = identify(folder / WEIGHTS)
+    if found != description.id:
+        raise RunError(
+            f"{folder / WEIGHTS} has the id {found}, model.json says {description.id}: they do not belong "
+            "together"
+        )
+    return Model(network.to(device), description)
+
+
+def read_description(folder: Path) -> Description:
+    """What model.json says."""
+    path = folder / DESCRIPTION
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = "is no model" if folder.is_dir() else "does not exist"
+        raise RunError(
+            f"{folder} {what}: it has no {DESCRIPTION}",
+            hint="train one with orbitset train, or name the folder of a finished run",
+            is_usage=True,
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    if not isinstance(values, dict) or values.get("kind") != "orbitset-model":
+        raise RunError(f"{path} does not describe a model of orbitset")
+    if values.get("format") != FORMAT:
+        raise RunError(
+            f"{path} has format {values.get('format')}; this version of orbitset reads format {FORMAT}",
+            hint="use the version of orbitset that wrote it, or a newer one",
+        )
+    try:
+        return from_dict(Description, values)
+    except ConfigError as error:
+        raise RunError(f"{path} is damaged: {error}") from None
+
+
+def _build(network: Network, description: Description) -> Encoder:
+    return build_encoder(
+        network.encoder,
+        in_channels=description.input.channels,
+        size_px=description.input.size_px,
+        has_transformer=network.has_transformer,
+    )

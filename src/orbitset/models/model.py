@@ -1,0 +1,179 @@
+"""A trained model in use: images in, codes and rectified images out.
+
+Shapes: N images, D code entries, C x S x S what the network takes and gives.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from orbitset.datasets.pictures import Wanted, large_images
+from orbitset.encoders import Encoder
+from orbitset.errors import DataError
+from orbitset.models.description import Calibration, Description
+from orbitset.precision import Precision, in_bfloat16
+
+Images = Any
+"""One image or many: paths, Pillow images, or arrays and tensors (N, H, W), (N, H, W, 3) or (N, C, H, W) of
+uint8, or of floats in [0, 1]"""
+_BATCH = 256
+
+
+class Model:
+    """An encoder with what it needs to know of its input.
+
+    >>> import orbitset
+    >>> model = orbitset.load("runs/mine")  # doctest: +SKIP
+    >>> codes = model.embed(["a.jpg", "b.jpg"])  # doctest: +SKIP
+    """
+
+    def __init__(self, network: Encoder, description: Description) -> None:
+        self.network = network.eval()
+        self.description = description
+        self._wanted = Wanted(
+            description.input.image_px or description.input.size_px,
+            description.input.is_colour,
+        )
+
+    @property
+    def id(self) -> str:
+        return self.description.id
+
+    @property
+    def code_size(self) -> int:
+        return self.description.network.encoder.code_size
+
+    @property
+    def calibration(self) -> Calibration | None:
+        return self.description.calibration
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    @property
+    def wanted(self) -> Wanted:
+        """How image files are to be read for it."""
+        return self._wanted
+
+    def embed(self, images: Images, *, precision: Precision = "float32") -> np.ndarray:
+        """Codes (N, D), float32."""
+        codes = [
+            self.encode(batch, precision=precision).cpu()
+            for batch in self.prepare(images).split(_BATCH)
+        ]
+        return torch.cat(codes).numpy() if codes else np.empty((0, self.code_size), np.float32)
+
+    def rectify(self, images: Images) -> np.ndarray:
+        """What each looks like in its canonical pose: uint8 (N, S, S), or (N, S, S, 3) in colour."""
+        made = [self._rectified(batch) for batch in self.prepare(images).split(_BATCH)]
+        size = self.description.input.size_px
+        shape = (0, size, size, 3) if self.description.input.is_colour else (0, size, size)
+        return np.concatenate(made) if made else np.empty(shape, np.uint8)
+
+    def distances(self, a: Images, b: Images) -> np.ndarray:
+        """Squared Euclidean distances of the codes of pairs of images, (N,)."""
+        difference = self.embed(a).astype(np.float64) - self.embed(b).astype(np.float64)
+        found: np.ndarray = np.square(difference).sum(1)
+        return found
+
+    @torch.inference_mode()
+    def encode(self, images_NCSS: Tensor, *, precision: Precision = "float32") -> Tensor:
+        """Codes of images that are prepared."""
+        images_NCSS = images_NCSS.to(self.device)
+        is_rounded = in_bfloat16(precision, self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_rounded):
+            return self.network.encode(images_NCSS)
+
+    def rectify_prepared(self, pixels_NCHW: np.ndarray) -> np.ndarray:
+        """The same of images that were read as `wanted` says."""
+        return self._rectified(self.place(torch.from_numpy(pixels_NCHW)))
+
+    @torch.inference_mode()
+    def _rectified(self, images_NCSS: Tensor) -> np.ndarray:
+        made = self.network.rectify(images_NCSS.to(self.device))
+        levels = made.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
+        found: np.ndarray = levels.numpy()
+        return found if self.description.input.is_colour else found[..., 0]
+
+    def prepare(self, images: Images) -> Tensor:
+        """What the network is shown: floats in [0, 1], (N, C, S, S)."""
+        if isinstance(images, np.ndarray | Tensor):
+            return self.place(self._fitted(torch.as_tensor(images)))
+        if isinstance(images, str | Path | Image.Image):
+            images = [images]
+        with large_images():
+            pixels = list(self._read(images))
+        size = self._wanted.size_px
+        shape = (0, self.description.input.channels, size, size)
+        return self.place(torch.from_numpy(np.stack(pixels) if pixels else np.empty(shape, "u1")))
+
+    def place(self, images_NCHW: Tensor) -> Tensor:
+        """Images of the right size as floats, on the canvas if there is one."""
+        shown = images_NCHW
+        if not shown.is_floating_point():
+            shown = shown.float().div(255)
+        about = self.description.input
+        if about.image_px is None:
+            return shown
+        before = (about.size_px - about.image_px) // 2
+        after = about.size_px - about.image_px - before
+        return F.pad(shown, (before, after, before, after))
+
+    def _read(self, images: Sequence[Any]) -> Iterator[np.ndarray]:
+        for image in images:
+            if isinstance(image, Image.Image):
+                yield self._wanted.fit(image)
+                continue
+            if not isinstance(image, str | Path):
+                raise TypeError(
+                    f"an image is a {type(image).__name__}; give paths, Pillow images, or one array of all"
+                )
+            found = self._wanted.read(Path(image))
+            if isinstance(found, str):
+                raise DataError(f"{image} {found}")
+            yield found
+
+    def _fitted(self, images: Tensor) -> Tensor:
+        """An array of images as (N, C, size, size), as files would have been read."""
+        images = _channels_first(images)
+        _check_values(images)
+        channels, size = self.description.input.channels, self._wanted.size_px
+        assert size is not None
+        if images.shape[1:] == (channels, size, size):
+            return images
+        levels = images if images.dtype == torch.uint8 else images.mul(255).round().to(torch.uint8)
+        arrays = levels.permute(0, 2, 3, 1).cpu().numpy()
+        plain = arrays[..., 0] if arrays.shape[-1] == 1 else arrays
+        fitted = [self._wanted.fit(Image.fromarray(one)) for one in plain]
+        empty = np.empty((0, channels, size, size), np.uint8)
+        return torch.from_numpy(np.stack(fitted) if fitted else empty)
+
+
+def _channels_first(images: Tensor) -> Tensor:
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[1] in (1, 3):
+        return images
+    if images.ndim == 4 and images.shape[3] in (1, 3):
+        return images.permute(0, 3, 1, 2)
+    raise ValueError(
+        f"images have shape {tuple(images.shape)}; give (N, H, W), (N, H, W, 3) or (N, C, H, W) with 1 or 3 "
+        "channels"
+    )
+
+
+def _check_values(images: Tensor) -> None:
+    if images.dtype == torch.uint8:
+        return
+    if not images.is_floating_point():
+        dtype = str(images.dtype).removeprefix("torch.")
+        raise TypeError(f"images have dtype {dtype}; give uint8, or floats in [0, 1]")
+    if images.numel() and not (bool((images >= 0).all()) and bool((images <= 1).all())):
+        raise ValueError("images have values outside [0, 1], or NaN; scale them, or give uint8")

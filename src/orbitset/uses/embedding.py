@@ -1,0 +1,182 @@
+"""Codes and rectified images of many files: what cannot be read is named, and the rest goes on.
+
+Shapes: N images, D code entries.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from orbitset.datasets.folder import find_images
+from orbitset.datasets.stream import ImageStream
+from orbitset.datasets.table import ImageTable, Problem, named
+from orbitset.errors import DataError, RunError
+from orbitset.models import Model
+from orbitset.models.codes import open_codes
+from orbitset.precision import Precision
+
+Progress = Callable[[int, int], None]
+"""Images done, and of how many"""
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Codes of images, and which could not be read."""
+
+    paths: tuple[str, ...]
+    codes_ND: np.ndarray
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass
+class Summary:
+    """What was done with how many, and what was not."""
+
+    done: int = 0
+    problems: tuple[Problem, ...] = ()
+    ignored: tuple[str, ...] = field(default=())
+    """Files in folders that are no images"""
+
+    def check(self) -> "Summary":
+        """An error if nothing at all could be done."""
+        if not self.done:
+            raise DataError(f"no image could be read: {named(self.problems)}")
+        return self
+
+
+def embed(
+    model: Model,
+    images: Sequence[Path | str],
+    *,
+    precision: Precision = "float32",
+    on_progress: Progress | None = None,
+) -> Embedded:
+    """Codes of files, and of all images in folders, kept in memory."""
+    table = find_images(images).table
+    stream = ImageStream(table, model.wanted, batch=_BATCH)
+    paths: list[str] = []
+    codes: list[np.ndarray] = []
+    for places, batch in _each(model, stream, precision, on_progress):
+        paths += [table.paths[at] for at in places]
+        codes.append(batch)
+    if not codes:
+        raise DataError(f"no image could be read: {named(stream.problems)}")
+    return Embedded(tuple(paths), np.concatenate(codes), tuple(stream.problems))
+
+
+def embed_to_file(
+    model: Model,
+    images: Sequence[Path | str],
+    out: Path,
+    *,
+    overwrite: bool = False,
+    precision: Precision = "float32",
+    on_progress: Progress | None = None,
+) -> Summary:
+    """The same into a .parquet or .npy file, in memory that does not grow with their number."""
+    if out.exists() and not overwrite:
+        raise RunError(
+            f"{out} exists already", hint="add --overwrite, or choose another name", is_usage=True
+        )
+    found = find_images(images)
+    stream = ImageStream(found.table, model.wanted, batch=_BATCH)
+    summary = Summary(ignored=found.ignored)
+    with open_codes(out, model.code_size) as file:
+        for places, codes in _each(model, stream, precision, on_progress):
+            file.write([found.table.paths[at] for at in places], codes)
+            summary.done += len(places)
+        summary.problems = tuple(stream.problems)
+        summary.check()
+    return summary
+
+
+def rectify_to_folder(
+    model: Model,
+    images: Sequence[Path | str],
+    out: Path,
+    *,
+    overwrite: bool = False,
+    on_progress: Progress | None = None,
+) -> Summary:
+    """A PNG of what each image looks like in its canonical pose, named as the image is."""
+    found = find_images(images)
+    table = found.table
+    targets = _targets(table, images, out)
+    taken = [path for path in targets if path.exists()]
+    if taken and not overwrite:
+        raise RunError(
+            f"{taken[0]} exists already, and {len(taken) - 1:,} more"
+            if len(taken) > 1
+            else f"{taken[0]} exists already",
+            hint="add --overwrite, or choose another folder",
+            is_usage=True,
+        )
+    stream = ImageStream(table, model.wanted, batch=_BATCH)
+    summary = Summary(ignored=found.ignored)
+    if on_progress is not None:
+        on_progress(0, len(table))
+    for places, pixels in stream:
+        for at, upright in zip(places, model.rectify_prepared(pixels), strict=True):
+            targets[at].parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(upright).save(targets[at])
+        summary.done += len(places)
+        if on_progress is not None:
+            on_progress(summary.done, len(table))
+    summary.problems = tuple(stream.problems)
+    return summary.check()
+
+
+def embedded_batches(
+    model: Model,
+    table: ImageTable,
+    problems: list[Problem],
+    *,
+    batch: int,
+    precision: Precision = "float32",
+    on_progress: Progress | None = None,
+) -> Iterator[tuple[list[str], np.ndarray]]:
+    """Paths and codes, so many at a time; what cannot be read is added to `problems`."""
+    stream = ImageStream(table, model.wanted, batch=_BATCH)
+    paths: list[str] = []
+    codes: list[np.ndarray] = []
+    for places, found in _each(model, stream, precision, on_progress):
+        paths += [table.paths[at] for at in places]
+        codes.append(found)
+        if len(paths) >= batch:
+            yield paths, np.concatenate(codes)
+            paths, codes = [], []
+    if paths:
+        yield paths, np.concatenate(codes)
+    problems += stream.problems
+
+
+def _each(
+    model: Model, stream: ImageStream, precision: Precision, on_progress: Progress | None
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    done = 0
+    if on_progress is not None:
+        on_progress(0, len(stream.table))
+    for places, pixels in stream:
+        shown = model.place(torch.from_numpy(pixels).to(model.device))
+        yield places, model.encode(shown, precision=precision).cpu().numpy()
+        done += len(places)
+        if on_progress is not None:
+            on_progress(done + len(stream.problems), len(stream.table))
+
+
+def _targets(table: ImageTable, sources: Sequence[Path | str], out: Path) -> list[Path]:
+    """Below folders the same sub-folders; a name that comes twice gets a number."""
+    roots = [Path(source) for source in sources if Path(source).is_dir()]
+    taken: dict[Path, int] = {}
+    targets = []
+    for path in map(Path, table.paths):
+        inside = next((path.relative_to(root) for root in roots if path.is_relative_to(root)), None)
+        target = out / (inside or Path(path.name)).with_suffix(".png")
+        count = taken[target] = taken.get(target, 0) + 1
+        targets.append(target if count == 1 else target.with_stem(f"{target.stem}-{count}"))
+    return targets

@@ -1,0 +1,134 @@
+"""Search: an index of many images, and those of them that show what a picture shows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orbitset.datasets.folder import find_images
+from orbitset.datasets.table import Problem
+from orbitset.errors import DataError
+from orbitset.models import Model
+from orbitset.search.index import Index
+from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
+from orbitset.search.stored import Kind
+from orbitset.uses.embedding import Progress, Summary, embed, embedded_batches
+
+_AT_ONCE = 4_096
+
+
+@dataclass(frozen=True)
+class Match:
+    """An image of the index, and its squared distance from the query."""
+
+    path: str
+    distance: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found for a query, nearest first."""
+
+    query: str
+    matches: tuple[Match, ...]
+
+
+@dataclass
+class Indexed(Summary):
+    """What an index holds now."""
+
+    added: int = 0
+    replaced: int = 0
+    size: int = 0
+
+
+def add_to_index(
+    model: Model,
+    folder: Path,
+    images: Sequence[Path | str],
+    *,
+    kind: Kind = "flat",
+    on_progress: Progress | None = None,
+) -> Indexed:
+    """Add images to an index, which is made if it is not there; all of them, or none after an error.
+
+    Items are called by their absolute paths: one that is there already gets its code anew.
+    """
+    found = find_images([Path(image).resolve() for image in images])
+    if (folder / "index.json").exists():
+        index = Index.open(folder, model_id=model.id)
+    else:
+        index = Index.create(folder, model_id=model.id, code_size=model.code_size, kind=kind)
+    summary = Indexed(ignored=found.ignored)
+    problems: list[Problem] = []
+    with index.changes():
+        for paths, codes in embedded_batches(
+            model, found.table, problems, batch=_AT_ONCE, on_progress=on_progress
+        ):
+            counts = index.add(paths, codes)
+            summary.added += counts.added
+            summary.replaced += counts.replaced
+            summary.done += len(paths)
+        summary.problems = tuple(problems)
+        summary.check()
+    summary.size = len(index)
+    return summary
+
+
+def remove_from_index(folder: Path, images: Sequence[Path | str]) -> tuple[int, list[str], int]:
+    """How many are gone, which were not there, and how many are left; a folder means all that lies in it."""
+    index = Index.open(folder)
+    names, unknown = [], []
+    for image in images:
+        path = Path(image).resolve()
+        inside = [name for name in index.names if Path(name).is_relative_to(path)]
+        names += inside
+        if not inside:
+            unknown.append(str(image))
+    removed = index.remove(names).removed if names else 0
+    return removed, unknown, len(index)
+
+
+def search_index(
+    model: Model,
+    folder: Path,
+    queries: Sequence[Path | str],
+    *,
+    k: int = 10,
+    on_progress: Progress | None = None,
+) -> tuple[list[Answer], tuple[Problem, ...]]:
+    """The nearest images of each query, which does not find itself; and queries that cannot be read."""
+    index = Index.open(folder, model_id=model.id)
+    if not len(index):
+        raise DataError(f"the index at {folder} is empty", hint="add images to it first")
+    found = embed(model, [Path(query).resolve() for query in queries], on_progress=on_progress)
+    answers = index.search(found.codes_ND, k, exclude_self=found.paths)
+    return [
+        Answer(
+            query,
+            tuple(
+                Match(name, float(distance))
+                for name, distance in zip(names, distances, strict=False)
+            ),
+        )
+        for query, names, distances in zip(
+            found.paths, answers.names, answers.distances_QK, strict=True
+        )
+    ], found.problems
+
+
+def search_sheet(model: Model, answers: Sequence[Answer]) -> str:
+    """A page with each query, what it looks like in its canonical pose, and what it found."""
+    rows = []
+    for answer in answers:
+        upright = model.rectify(answer.query)[0]
+        pictures = [
+            SheetPicture(answer.query, "query", Path(answer.query).name, is_marked=True),
+            SheetPicture(upright, "rectified"),
+            *(
+                SheetPicture(match.path, Path(match.path).name, f"{match.distance:.4g}")
+                for match in answer.matches
+            ),
+        ]
+        rows.append(SheetRow(answer.query, pictures))
+    note = "Nearest first, with the squared distance of their codes from the query's."
+    return contact_sheet(rows, title="Search", note=note)

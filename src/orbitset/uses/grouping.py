@@ -1,0 +1,48 @@
+"""De-duplication: which of many images show the same thing?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orbitset.models import Model
+from orbitset.search.duplicates import Group, find_groups
+from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
+from orbitset.uses.embedding import Embedded, Progress, embed
+from orbitset.uses.verifying import threshold_of
+
+FAR = 0.001
+
+
+def find_duplicates(
+    model: Model,
+    images: Sequence[Path | str],
+    *,
+    far: float = FAR,
+    threshold: float | None = None,
+    on_progress: Progress | None = None,
+) -> tuple[list[Group], Embedded]:
+    """Groups joined by pairs up to a threshold, given or the model's own; and all that was looked at."""
+    if threshold is None:
+        threshold = threshold_of(model, far).threshold
+    found = embed(model, images, on_progress=on_progress)
+    return find_groups(found.codes_ND, threshold=threshold, names=found.paths), found
+
+
+def duplicates_sheet(groups: Sequence[Group]) -> str:
+    """A page with a row for each group."""
+    rows = [
+        SheetRow(
+            f"{len(group)} images",
+            [
+                SheetPicture(path, Path(path).name, f"{distance:.4g}", is_marked=at == 0)
+                for at, (path, distance) in enumerate(
+                    zip(group.names, group.distances, strict=True)
+                )
+            ],
+        )
+        for group in groups
+    ]
+    note = (
+        "Images of a group are joined by near pairs. The marked one is nearest to all others; below each is "
+        "the squared distance of its code from that one's."
+    )
+    return contact_sheet(rows, title=f"{len(groups):,} groups", note=note)

@@ -1,0 +1,135 @@
+"""A model as ONNX files, checked against PyTorch on the same images before anyone relies on them."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orbitset.errors import OrbitsetError
+from orbitset.models import Model
+from orbitset.seeds import stream
+
+OPSET = 18
+BATCHES = (1, 64)
+"""At which both are compared"""
+_TRACED = 2
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file, and how far its outputs are from PyTorch's."""
+
+    path: Path
+    takes: str
+    gives: str
+    largest_difference: dict[int, float]
+    """By the number of images in a batch; of values of about 1"""
+
+
+class _Encode(nn.Module):
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.network = model.network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network.encode(images)
+
+
+class _Decode(_Encode):
+    def forward(self, codes: Tensor) -> Tensor:
+        return self.network.decode(codes)
+
+
+class _Rectify(_Encode):
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network.rectify(images)
+
+
+def export_onnx(model: Model, folder: Path) -> list[Exported]:
+    """encoder.onnx, and decoder.onnx or, where codes alone cannot be decoded, rectifier.onnx.
+
+    The batch may have any size. Images are floats in [0, 1].
+    """
+    _check_installed()
+    folder.mkdir(parents=True, exist_ok=True)
+    about = model.description.input
+    generator = stream("onnx")
+    images = torch.rand(
+        max(BATCHES), about.channels, about.size_px, about.size_px, generator=generator
+    )
+    model.network.to("cpu")
+    with torch.inference_mode():
+        codes = model.network.encode(images)
+    parts = [("encoder", _Encode(model), images, "images", "codes")]
+    if model.description.network.encoder.unpooling == "switches":
+        parts.append(("rectifier", _Rectify(model), images, "images", "rectified"))
+    else:
+        parts.append(("decoder", _Decode(model), codes, "codes", "rectified"))
+    return [
+        _export(module, folder / f"{name}.onnx", given, takes, gives)
+        for name, module, given, takes, gives in parts
+    ]
+
+
+def _export(module: nn.Module, path: Path, given: Tensor, takes: str, gives: str) -> Exported:
+    module.eval()
+    given = given.clone()  # outside inference mode, which tracing refuses
+    with _quiet():
+        program = torch.onnx.export(
+            module,
+            (given[:_TRACED],),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=[takes],
+            output_names=[gives],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+        )
+    assert program is not None
+    program.save(str(path))
+    return Exported(path, takes, gives, _compare(module, path, given))
+
+
+def _compare(module: nn.Module, path: Path, given: Tensor) -> dict[int, float]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (name,) = (one.name for one in session.get_inputs())
+    found = {}
+    for batch in BATCHES:
+        with torch.inference_mode():
+            ours = module(given[:batch]).numpy()
+        (theirs,) = session.run(None, {name: given[:batch].numpy()})
+        found[batch] = float(np.abs(ours - theirs).max())
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the exporter says of itself is of no use here."""
+    log = logging.getLogger("torch.onnx")
+    before, log.level = log.level, logging.ERROR
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.level = before
+
+
+def _check_installed() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise OrbitsetError(
+            f"models are exported with {error.name}, which is not installed",
+            hint="pip install 'orbitset[export]'",
+        ) from None

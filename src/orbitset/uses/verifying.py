@@ -1,0 +1,60 @@
+"""Verification: do two pictures show the same thing?"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from orbitset.errors import ConfigError
+from orbitset.models import Model, Point
+
+FAR = 0.01
+"""How often a threshold may take different things for the same, if nothing else is asked for"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer, and on what it rests."""
+
+    distance: float
+    """Squared, of the two codes"""
+    threshold: float
+    is_same: bool
+    point: Point | None
+    """What the threshold means, if it is one that was measured"""
+
+
+def verify_pair(
+    model: Model,
+    a: Path | str,
+    b: Path | str,
+    *,
+    far: float = FAR,
+    threshold: float | None = None,
+) -> Verdict:
+    """Whether two images are nearer than a threshold: the given one, or the model's for a FAR."""
+    point = None
+    if threshold is None:
+        point = threshold_of(model, far)
+        threshold = point.threshold
+    elif not threshold >= 0:
+        raise ConfigError(f"threshold is {threshold}; give a squared distance, at least 0")
+    distance = float(model.distances([a], [b])[0])
+    return Verdict(distance, threshold, distance <= threshold, point)
+
+
+def threshold_of(model: Model, far: float) -> Point:
+    """The model's own threshold for a false accept rate."""
+    if model.calibration is None or not model.calibration.points:
+        raise ConfigError(
+            "this model has no measured threshold; give one as a squared distance with --threshold"
+        )
+    return model.calibration.at(far)
+
+
+def pair_picture(model: Model, a: Path | str, b: Path | str) -> np.ndarray:
+    """Both images as the model sees them, above what they look like in their canonical pose; uint8."""
+    seen = model.prepare([a, b]).clamp(0, 1).mul(255).round().byte().permute(0, 2, 3, 1).numpy()
+    seen = seen if model.description.input.is_colour else seen[..., 0]
+    rows = [np.concatenate(list(images), axis=1) for images in (seen, model.rectify([a, b]))]
+    return np.concatenate(rows)

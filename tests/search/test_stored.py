@@ -1,0 +1,200 @@
+import builtins
+import io
+from contextlib import contextmanager
+
+import faiss
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orbitset.errors import OrbitsetError
+from orbitset.search import stored
+from orbitset.search.stored import StoredCodes
+
+KINDS = ("flat", "ivf", "hnsw")
+
+
+def _codes(num, seed, kind="random", dim=4):
+    rng = np.random.default_rng(seed)
+    codes = rng.standard_normal((num, dim))
+    if kind == "tied":
+        codes = rng.integers(-1, 2, (num, dim))
+    if kind == "near":  # products in float32 put them in another order
+        codes = 100 + 0.1 * codes
+    if kind == "same":
+        codes = np.ones((num, dim))
+    if kind == "tiny":
+        codes = 1e-30 * codes
+    if kind == "huge":
+        codes = 1e14 * codes
+    return codes.astype(np.float32)
+
+
+def _by_loop(query, codes, k, dead=()):
+    distance = np.square(query.astype(np.float64) - codes.astype(np.float64)).sum(1)
+    rows = sorted(set(range(len(codes))) - set(dead), key=lambda row: (distance[row], row))[:k]
+    return rows, distance[rows]
+
+
+def _filled(kind, codes):
+    made = StoredCodes(kind, codes.shape[1])
+    made.add(codes)
+    made.fit_lists()
+    return made
+
+
+def _small_lists(monkeypatch, *, train_from=20, rows_per_list=5):
+    monkeypatch.setattr(stored, "_TRAIN_FROM", train_from)
+    monkeypatch.setattr(stored, "_ROWS_PER_LIST", rows_per_list)
+
+
+@contextmanager
+def _by_products(is_wanted):
+    """FAISS from products of matrices, as it does for many queries; how many depends on its version."""
+    before = faiss.cvar.distance_compute_blas_threshold
+    faiss.cvar.distance_compute_blas_threshold = 1 if is_wanted else before
+    try:
+        yield
+    finally:
+        faiss.cvar.distance_compute_blas_threshold = before
+
+
+def _check(made, queries, codes, k, dead=()):
+    dead = np.array(sorted(dead), np.int64)
+    rows, distances = made.nearest(queries, k, dead)
+    for q, query in enumerate(queries):
+        wanted_rows, wanted = _by_loop(query, codes, k, dead.tolist())
+        assert rows[q].tolist() == wanted_rows
+        assert distances[q] == pytest.approx(wanted, rel=1e-12)
+
+
+@settings(deadline=None)
+@given(
+    num=st.integers(1, 60), queries=st.sampled_from([1, 30]), seed=st.integers(0, 99), k=st.integers(1, 9),
+    kind=st.sampled_from(["random", "tied", "near", "same", "tiny", "huge"]),
+    more=st.sampled_from([0, 2, 32]), dead=st.sets(st.integers(0, 59)), chunk=st.sampled_from([64, 2**25]),
+    by_products=st.booleans(),
+)  # fmt: skip
+def test_a_flat_index_equals_a_loop(num, queries, seed, k, kind, more, dead, chunk, by_products):
+    codes = _codes(num + queries, seed, kind)
+    codes, query = codes[:num], codes[num:]
+    dead = {row for row in dead if row < num - 1}
+    with pytest.MonkeyPatch.context() as patch, _by_products(by_products):
+        patch.setattr(stored, "_MORE", more)
+        patch.setattr(stored, "CHUNK_BYTES", chunk)
+        _check(_filled("flat", codes), query, codes, min(k, num - len(dead)), dead)
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_what_rounding_hides_is_found(monkeypatch, more):
+    monkeypatch.setattr(stored, "_MORE", more)
+    codes = _codes(330, 0, "near")
+    with _by_products(True):
+        _check(_filled("flat", codes[:300]), codes[300:], codes[:300], 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_are_found_when_all_are_asked_for(monkeypatch, kind):
+    _small_lists(monkeypatch)
+    codes = _codes(80, 3, "tied")
+    made = _filled(kind, codes)
+    _check(made, codes[:5], codes, 80)
+    _check(made, codes[:5], codes, 60, dead=range(20, 40))
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_the_fast_kinds_find_nearly_all(monkeypatch, kind):
+    _small_lists(monkeypatch, rows_per_list=39)
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((40, 8))
+    codes = (centres[np.arange(3000) % 40] + 0.3 * rng.standard_normal((3000, 8))).astype(
+        np.float32
+    )
+    dead = np.arange(0, 900)
+    made = _filled(kind, codes)
+    rows, distances = made.nearest(codes[:100], 10, dead)
+    hits = 0
+    for q in range(100):
+        wanted, _ = _by_loop(codes[q], codes, 10, dead.tolist())
+        hits += len(set(wanted) & set(rows[q].tolist()))
+        exact = np.square(codes[q].astype(np.float64) - codes[rows[q]]).sum(1)
+        assert distances[q] == pytest.approx(exact) and (np.diff(distances[q]) >= 0).all()
+    assert hits > 950 and not set(rows.ravel().tolist()) & set(dead.tolist())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_taken_out_are_gone_and_the_others_move_up(monkeypatch, kind):
+    _small_lists(monkeypatch)
+    codes = _codes(60, 1)
+    made = _filled(kind, codes)
+    made.take_out(np.array([40, 0, 7]))
+    left = np.delete(codes, [0, 7, 40], 0)
+    assert len(made) == 57 and np.array_equal(made.of(np.arange(57)), left)
+    made.add(codes[:3])
+    left = np.concatenate([left, codes[:3]])
+    _check(made, codes[:4], left, 60)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_is_read_and_goes_on(monkeypatch, kind):
+    _small_lists(monkeypatch)
+    codes = _codes(60, 1)
+    made = _filled(kind, codes)
+    file = io.BytesIO()
+    made.write(file.write)
+    read = StoredCodes.read(kind, 4, made.trained_on, io.BytesIO(file.getvalue()).read)
+    read.add(codes[:5])
+    assert np.array_equal(read.of(np.arange(65)), np.concatenate([codes, codes[:5]]))
+    for cut in (0, 20, len(file.getvalue()) - 1):
+        with pytest.raises(ValueError):
+            cut_off = io.BytesIO(file.getvalue()[:cut])
+            StoredCodes.read(kind, 4, made.trained_on, cut_off.read)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("hnsw", 4), ("flat", 5)])
+def test_another_index_is_refused(kind, size):
+    file = io.BytesIO()
+    _filled("flat", _codes(3, 0)).write(file.write)
+    with pytest.raises(ValueError, match="IndexFlatL2 of 4 entries"):
+        StoredCodes.read(kind, size, None, io.BytesIO(file.getvalue()).read)
+
+
+def test_lists_are_made_when_there_are_enough_rows_and_anew_when_there_are_many_more(monkeypatch):
+    _small_lists(monkeypatch)
+    made = StoredCodes("ivf", 4)
+    made.add(_codes(19, 0))
+    made.fit_lists()
+    assert made.is_exact and made.trained_on is None
+    made.add(_codes(1, 1))
+    made.fit_lists()
+    assert not made.is_exact and made.trained_on == 20
+    made.add(_codes(179, 2))
+    made.fit_lists()
+    assert made.trained_on == 20
+    made.add(_codes(1, 3))
+    made.fit_lists()
+    assert made.trained_on == 200
+
+
+def test_lists_are_the_same_every_time(monkeypatch):
+    _small_lists(monkeypatch)
+    written = []
+    for _ in range(2):
+        file = io.BytesIO()
+        _filled("ivf", _codes(100, 0)).write(file.write)
+        written.append(file.getvalue())
+    assert written[0] == written[1]
+
+
+def test_without_faiss_an_error_says_how_to_get_it(monkeypatch):
+    load = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "faiss":
+            raise ImportError(name)
+        return load(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(OrbitsetError, match=r"not installed \(pip install 'orbitset\[search\]'\)"):
+        StoredCodes("flat", 4)
