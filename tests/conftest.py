@@ -58,3 +58,67 @@ def small_faces(face_manifest):
         return with_settings(config, [*small, *settings])
 
     return experiment
+
+
+@pytest.fixture(scope="session")
+def build_model():
+    """An untrained model of a small encoder."""
+    import torch
+
+    from orbitset.encoders import EncoderConfig, build_encoder
+    from orbitset.models import Calibration, Description, Input, Model, Network, Point, Trained
+
+    points = ((0.001, 0.2, 0.001), (0.01, 0.5, 0.002), (0.05, 0.8, 0.003))
+    calibration = Calibration(
+        auc=0.9,
+        equal_error_rate=0.1,
+        pairs=1234,
+        on="images of people, where the same person is the same thing",
+        points=tuple(Point(far=far, tar=tar, threshold=limit) for far, tar, limit in points),
+    )
+
+    def build(size_px=16, channels=1, *, image_px=None, seed=0, calibration=calibration, **settings):
+        has_transformer = settings.pop("has_transformer", False)
+        settings = {"channels": (4, 8), "code_size": 16, "code_norm": "sphere", **settings}
+        encoder = EncoderConfig(**settings)
+        torch.manual_seed(seed)
+        network = build_encoder(
+            encoder, in_channels=channels, size_px=size_px, has_transformer=has_transformer
+        )
+        about = Description(
+            id="untrained",
+            input=Input(size_px=size_px, channels=channels, image_px=image_px),
+            network=Network(encoder=encoder, has_transformer=has_transformer),
+            trained=Trained(name="faces", data="faces.csv", method="OJ", seed=0, images=100),
+            calibration=calibration,
+        )
+        return Model(network, about)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def model_folder(build_model, tmp_path_factory):
+    """The model of 16 grey pixels as a folder."""
+    from orbitset.models import save_model_folder
+
+    folder = tmp_path_factory.mktemp("models") / "model"
+    save_model_folder(build_model(), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    """Three images of 24x20 pixels of each of three things, in a folder each: two PNGs and a JPEG."""
+    import numpy as np
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("pictures") / "photos"
+    rng = np.random.default_rng(0)
+    for thing in ("ant", "bee", "cat"):
+        (folder / thing).mkdir(parents=True)
+        pattern = np.kron(rng.random((5, 6, 3)), np.ones((4, 4, 1)))
+        for name in ("1.png", "2.png", "10.jpg"):
+            pixels = (pattern + 0.05 * rng.standard_normal(pattern.shape)).clip(0, 1) * 255
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / thing / name)
+    return folder

@@ -28,6 +28,7 @@ ALLOWED = {
     "report": FOUNDATION | {"runs"},
     "models": FOUNDATION | {"config", "datasets", "encoders"},
     "search": FOUNDATION,
+    "estimator": FOUNDATION | {"encoders", "losses", "orbits", "training"},
     "uses": FOUNDATION | {"datasets", "models", "search"},
 }
 """What each part may import of the package; experiments and the command line compose everything."""
@@ -66,6 +67,7 @@ def test_tests_mirror_the_source():
         "test_gpu.py",
         "test_gpu_kernels.py",
         "test_documentation.py",
+        "test_examples.py",
     }
     assert tests - own <= expected, "a test file without a source file of its name"
 

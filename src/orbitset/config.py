@@ -81,7 +81,8 @@ def _walk(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 def _hint(cls: Any, path: list[str]) -> Any:
     """The annotated type of a field by its dotted name."""
     for part in path:
-        cls = typing.get_type_hints(cls)[part]
+        inside = [one for one in typing.get_args(cls) if dataclasses.is_dataclass(one)]
+        cls = typing.get_type_hints(inside[0] if inside else cls)[part]
     return cls
 
 

@@ -1,4 +1,6 @@
+import numpy as np
 import pytest
+from PIL import Image
 
 from orbitset.datasets.inspect import inspect_table
 from orbitset.errors import ConfigError, DataError
@@ -37,3 +39,22 @@ def test_without_an_orbit_only_files_are_looked_at(face_manifest):
         inspect_table(str(face_manifest), orbit=ORBIT, canonical="front")
     with pytest.raises(DataError, match="no column mood"):
         inspect_table(str(face_manifest), orbit=["mood"])
+
+
+def test_a_folder_is_looked_at_by_its_sub_folders(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png", "c/1.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(tmp_path / name)
+    (tmp_path / "b/3.png").write_bytes((tmp_path / "b/2.png").read_bytes())
+    (tmp_path / "a/notes.txt").write_text("none")
+    found = inspect_table(str(tmp_path))
+    assert found.members == {"orbits": 3, "fewest": 1, "median": 2, "most": 3}
+    assert found.copies == (("b/2.png", "b/3.png"),) and found.ignored == ("a/notes.txt",)
+    assert [problem.reason for problem in found.problems] == [
+        "its orbit (orbit c) has 1 member, 2 are needed"
+    ]
+    assert [len(members) for members in found.orbits] == [2, 3, 1]
+    assert "the same file: b/2.png, b/3.png" in str(found) and "no images: a/notes.txt" in str(
+        found
+    )

@@ -1,8 +1,19 @@
-import pytest
+from dataclasses import replace
 
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+import orbitset
+from orbitset.config import with_settings
+from orbitset.datasets.video import frames_of
 from orbitset.errors import ConfigError, DataError
+from orbitset.experiments import load_run, train
 from orbitset.experiments.manifests import described as described_in_words
-from orbitset.experiments.manifests import observed_images
+from orbitset.experiments.manifests import observed_images, observed_videos
+from orbitset.experiments.observed import ObservedTask
+from orbitset.runs import Run
 
 
 def described(manifest, **options):
@@ -103,3 +114,89 @@ def test_single_members_are_kept_if_asked_for(face_manifest):
     for settings, is_there in (((), False), (("orbits.min_members=1",), True)):
         parts = described(alone, settings=settings, **options).evaluation
         assert ("p3" in (*parts.train, *parts.test)) == is_there
+
+
+def test_what_is_tested_on_may_be_said_alone(face_manifest):
+    found = described(face_manifest, test="session=3,4").evaluation
+    assert (found.train, found.validation, found.test) == (("1", "2"), (), ("3", "4"))
+    with pytest.raises(ConfigError, match="write factor=values"):
+        described(face_manifest, test="session")
+    with pytest.raises(ConfigError, match="session is '9'"):
+        described(face_manifest, test="session=9")
+    with pytest.raises(ConfigError, match="give one of them"):
+        described(face_manifest, test="session=4", split="session=1/2")
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory):
+    """A folder of 24 sub-folders with three coloured images each, one image besides and a text."""
+    folder = tmp_path_factory.mktemp("things")
+    rng = np.random.default_rng(0)
+    for thing in range(24):
+        (folder / f"thing {thing}").mkdir()
+        pattern = np.kron(rng.random((4, 4, 3)), np.ones((4, 4, 1)))
+        for at in range(3):
+            pixels = (np.roll(pattern, at, 1) * 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"thing {thing}" / f"{at}.png")
+    Image.fromarray(pixels).save(folder / "loose.png")
+    (folder / "notes.txt").write_text("none")
+    return folder
+
+
+def test_sub_folders_are_orbits_and_some_are_held_out_to_stop_by(things):
+    config = observed_images(things)
+    assert config.orbits.orbit == ("orbit",) and config.orbits.label == "orbit"
+    assert config.orbits.is_colour and config.orbits.canonical == "medoid"
+    parts = config.evaluation
+    assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [17, 2, 5]
+    assert config.keeps_best
+    assert "its target is its medoid" in described_in_words(config)
+    task = ObservedTask(config, "cpu")
+    assert len(task.train) == 51 and task.image_shape == (3, 16)
+    assert [one.reason for one in task.left_out] == [
+        "loose.png lies in no sub-folder, and so in no orbit"
+    ]
+
+
+def test_the_weights_kept_are_those_that_found_held_out_orbits_best(things, tmp_path):
+    settings = ["encoder.channels=4,8", "encoder.code_size=8", "train.learning_rate=0.05"]
+    config = with_settings(observed_images(things), [*settings, "train.epochs=6"])
+    config = replace(config, train=replace(config.train, evaluate_at=(1.0, 2.0, 3.0, 4.0)))
+    run = Run(tmp_path / "run")
+    results = train(config, run)
+    records = run.records()
+    scores = [record["top1"]["va"][0] for record in records[1:]]
+    best = records[1 + scores.index(max(scores))]
+    kept = {row["metric"]: row["mean"] for row in results["rows"] if row["method"] == "OJ"}
+    assert kept["top1"] == best["top1"]["mean"]
+    assert not run.best_weights.exists()
+    _, model, task = load_run(run)
+    assert task.evaluate(model)["top1"] == best["top1"]
+    known = orbitset.load(run.path)
+    assert known.calibration is not None and known.description.input.channels == 3
+    image = things / "thing 3" / "0.png"
+    assert known.embed(image).shape == (1, 8) and known.rectify(image).shape == (1, 16, 16, 3)
+
+
+def test_segments_of_videos_are_orbits(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    with av.open(str(tmp_path / "clip.mkv"), "w") as out:
+        stream = out.add_stream("ffv1", rate=10)
+        stream.width = stream.height = 16
+        stream.pix_fmt = "bgr0"
+        for _ in range(120):
+            frame = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        out.mux(stream.encode())
+    settings = ["orbits.size_px=16", "video.segments.scene_cuts=null", "video.segments.length=10"]
+    config = observed_videos(tmp_path / "clip.mkv", settings=settings)
+    assert config.video.segments.length == 10 and config.video.segments.gap == 8
+    assert (config.orbits.orbit, config.orbits.canonical) == (("segment",), "middle")
+    task = ObservedTask(config, "cpu")
+    assert len(task.train) % 10 == 0 and len(task.sides["te"]) >= 20
+    assert "Near('frame', 8)" in repr(task.rule)
+    frames = frames_of(task.sides["te"])
+    assert int(frames.min()) >= 72 > int(frames_of(task.train).max())
+    with pytest.raises(DataError, match="0 segments to train on|no segment lies"):
+        observed_videos(tmp_path / "clip.mkv", settings=["video.segments.length=100"])

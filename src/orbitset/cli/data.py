@@ -1,10 +1,12 @@
 """Commands that look at data."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from orbitset.cli.model_options import Sheet, write_sheet
 from orbitset.cli.options import CanonicalOption, Json, OrbitOption, listed
 from orbitset.errors import ConfigError
 
@@ -45,39 +47,83 @@ def data_check(
         str,
         typer.Argument(
             metavar="X",
-            help="mnist, digits, multi-pie:FOLDER, or the path of images or a manifest.",
+            help="mnist, digits, multi-pie:FOLDER, or the path of images, a manifest or videos.",
         ),
     ],
     orbit: OrbitOption = None,
     canonical: CanonicalOption = None,
+    sheet: Sheet = None,
     as_json: Json = False,
 ) -> None:
     """Read data whole, verify it and say what was found; fetches MNIST where it is absent.
 
-    Of a manifest all problems are listed; then the exit code is 1.
+    Of a manifest, or a folder with a sub-folder for each orbit, all problems are listed; then the exit code
+    is 1. Of videos, the segments are counted.
 
     Example: orbitset data check mnist
 
     Example: orbitset data check faces.csv --orbit person,light --canonical view=front
     """
-    from orbitset.datasets.named import is_table
+    from orbitset.datasets.named import is_table, is_video
 
-    if is_table(source):
-        _check_table(source, orbit, canonical, as_json)
+    if is_video(source):
+        _check_videos(source, as_json)
         return
-    if orbit is not None or canonical is not None:
-        raise ConfigError("--orbit and --canonical describe the orbits of a manifest")
+    if is_table(source):
+        _check_table(source, orbit, canonical, sheet, as_json)
+        return
+    if orbit is not None or canonical is not None or sheet is not None:
+        raise ConfigError(
+            "--orbit, --canonical and --sheet are for the orbits of a manifest or folder"
+        )
     _check_splits(source, as_json)
 
 
-def _check_table(source: str, orbit: str | None, canonical: str | None, as_json: bool) -> None:
+def _check_videos(source: str, as_json: bool) -> None:
+    from orbitset.datasets.video import load_videos
+    from orbitset.experiments.config import VideoConfig
+
+    found = load_videos(Path(source), segments=VideoConfig().segments, on_problem="skip")
+    clips = [
+        {
+            "video": clip.name,
+            "frames": clip.frames,
+            "cuts": list(clip.cuts),
+            "segments": clip.segments,
+            "left_out": clip.left_out,
+        }
+        for clip in found.clips
+    ]
+    if as_json:
+        problems = [str(problem) for problem in found.problems]
+        print(json.dumps({"data": source, "videos": clips, "problems": problems}))
+    else:
+        print(f"{source}: {found}")
+        for clip in found.clips:
+            cuts = f", {len(clip.cuts)} cuts" if clip.cuts else ""
+            print(f"  {clip.name}: {clip.frames:,} frames{cuts}, {clip.segments:,} segments")
+        for problem in found.problems:
+            print(f"problem: {problem}")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _check_table(
+    source: str, orbit: str | None, canonical: str | None, sheet: Path | None, as_json: bool
+) -> None:
     from orbitset.datasets.inspect import inspect_table
+    from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 
     found = inspect_table(
         source,
         orbit=listed(orbit),
         canonical=canonical,
     )
+    rows = [
+        SheetRow(f"{len(paths)} members", [SheetPicture(path, path.name) for path in paths])
+        for paths in found.orbits
+    ]
+    write_sheet(sheet, lambda: contact_sheet(rows, title=f"The first orbits of {source}"))
     print(json.dumps(found.as_dict()) if as_json else str(found))
     if found.problems or found.missing or found.unexpected:
         raise typer.Exit(1)

@@ -12,8 +12,10 @@ from orbitset.cli.model_options import (
     ModelFolder,
     Sheet,
     Threshold,
+    check_one,
     finish,
     load,
+    printable,
     write_sheet,
 )
 from orbitset.cli.options import Device, Json, Quiet, say
@@ -27,9 +29,9 @@ def index_add(
     index: Annotated[Path, typer.Argument(metavar="INDEX", help="A folder; made if not there.")],
     images: Images,
     kind: Annotated[
-        Literal["flat", "ivf", "hnsw"],
+        Literal["flat", "ivf", "hnsw"] | None,
         typer.Option(help="Of a new index: flat is exact, the others are for millions."),
-    ] = "flat",
+    ] = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -44,7 +46,7 @@ def index_add(
         done = add_to_index(load(model, device), index, images, kind=kind, on_progress=counted)
     found = {"added": done.added, "replaced": done.replaced, "size": done.size, "index": str(index)}
     text = f"{done.added:,} added, {done.replaced:,} replaced; {done.size:,} images: {index}"
-    finish(as_json, found, text, done.problems, done.ignored)
+    finish(as_json, found, [text], done.problems, done.ignored)
 
 
 @app.command("remove")
@@ -63,9 +65,9 @@ def index_remove(
 
     removed, unknown, left = remove_from_index(index, images)
     found = {"removed": removed, "unknown": unknown, "size": left, "index": str(index)}
-    finish(as_json, found, f"{removed:,} removed; {left:,} images left: {index}")
+    finish(as_json, found, [f"{removed:,} removed; {left:,} images left: {index}"])
     for path in unknown:
-        say(f"not in the index: {path}")
+        say(printable(f"not in the index: {path}"))
 
 
 def search(
@@ -101,7 +103,7 @@ def search(
     for answer in answers:
         lines.append(answer.query)
         lines += [f"  {match.distance:>10.4g}  {match.path}" for match in answer.matches]
-    finish(as_json, found, "\n".join(lines), problems)
+    finish(as_json, found, lines, problems)
 
 
 def dedupe(
@@ -120,6 +122,7 @@ def dedupe(
     """
     from orbitset.uses.grouping import FAR, duplicates_sheet, find_duplicates
 
+    check_one(far, threshold)
     with Counted("embedding", quiet) as counted:
         groups, looked = find_duplicates(
             load(model, device),
@@ -143,7 +146,7 @@ def dedupe(
             f"  {distance:>10.4g}  {path}"
             for path, distance in zip(group.names, group.distances, strict=True)
         ]
-    finish(as_json, found, "\n".join(lines), looked.problems)
+    finish(as_json, found, lines, looked.problems)
 
 
 def classify(
@@ -189,6 +192,7 @@ def classify(
     found = {
         "reject_above": result.reject_above,
         "rejects_by": result.rejects_by,
+        "unknown": list(result.unknown),
         "images": [
             {
                 "path": path,
@@ -202,7 +206,9 @@ def classify(
         ],
     }
     lines = [f"{one.label or '–':<16} {one.distance:>10.4g}  {path}" for path, one in rows]
-    finish(as_json, found, "\n".join(lines), result.problems)
+    finish(as_json, found, lines, result.problems)
+    for label in result.unknown:
+        say(printable(f"no example of {label} can be read: no image is taken for it"))
     if not as_json and result.reject_above is not None:
         source = {
             "given": "as given",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orbitset.cli.options import find_device, say
+from orbitset.errors import ConfigError
 
 if TYPE_CHECKING:
     from orbitset.datasets.table import Problem
@@ -48,10 +49,27 @@ def write_sheet(path: Path | None, make: Callable[[], str]) -> None:
         say(f"sheet: {path}")
 
 
+def check_one(far: float | None, threshold: float | None) -> None:
+    if far is not None and threshold is not None:
+        raise ConfigError("--far and --threshold both say what is the same; give one of them")
+
+
+def printable(text: str) -> str:
+    """One line that no terminal trips over, whatever files are called.
+
+    >>> print(printable("a\\nb.png"))
+    a\\nb.png
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
 def finish(
     as_json: bool,
     found: dict[str, Any],
-    text: str,
+    lines: Sequence[str],
     problems: "Sequence[Problem]" = (),
     ignored: Sequence[str] = (),
 ) -> None:
@@ -59,13 +77,13 @@ def finish(
     if as_json:
         reasons = [problem.reason for problem in problems]
         print(json.dumps({**found, "skipped": reasons, "ignored": list(ignored)}))
-    elif text:
-        print(text)
+    for line in () if as_json else lines:
+        print(printable(line))
     for problem in problems:
-        say(f"skipped: {problem.reason}")
+        say(printable(f"skipped: {problem.reason}"))
     if ignored:
         more = f" and {len(ignored) - 1:,} more" if len(ignored) > 1 else ""
-        say(f"no images: {ignored[0]}{more}")
+        say(printable(f"no images: {ignored[0]}{more}"))
 
 
 class Counted:

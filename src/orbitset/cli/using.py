@@ -12,10 +12,12 @@ from orbitset.cli.model_options import (
     ModelFolder,
     Overwrite,
     Threshold,
+    check_one,
     finish,
     load,
 )
 from orbitset.cli.options import Device, Json, Quiet
+from orbitset.errors import ConfigError
 
 
 def embed(
@@ -46,7 +48,7 @@ def embed(
     finish(
         as_json,
         found,
-        f"{done.done:,} codes of {loaded.code_size} numbers: {out}",
+        [f"{done.done:,} codes of {loaded.code_size} numbers: {out}"],
         done.problems,
         done.ignored,
     )
@@ -72,7 +74,7 @@ def rectify(
             load(model, device), images, out, overwrite=overwrite, on_progress=counted
         )
     found = {"images": done.done, "out": str(out)}
-    finish(as_json, found, f"{done.done:,} images: {out}", done.problems, done.ignored)
+    finish(as_json, found, [f"{done.done:,} images: {out}"], done.problems, done.ignored)
 
 
 def verify(
@@ -96,6 +98,9 @@ def verify(
 
     from orbitset.uses.verifying import FAR, pair_picture, verify_pair
 
+    check_one(far, threshold)
+    if out is not None:
+        _check_picture(out, a, b)
     loaded = load(model, device)
     verdict = verify_pair(loaded, a, b, far=FAR if far is None else far, threshold=threshold)
     if out is not None:
@@ -118,7 +123,14 @@ def verify(
         "far": None if point is None else point.far,
         "tar": None if point is None else point.tar,
     }
-    finish(as_json, found, text)
+    finish(as_json, found, [text])
+
+
+def _check_picture(out: Path, *images: Path) -> None:
+    if out.suffix.lower() != ".png":
+        raise ConfigError(f"the pair is written as .png, and {out} is none")
+    if any(out.resolve() == image.resolve() for image in images):
+        raise ConfigError(f"{out} is one of the images; choose another name")
 
 
 def export(
@@ -134,8 +146,10 @@ def export(
     Example: orbitset export runs/mine --onnx -o model/
     """
     from orbitset.models.folder import save_model_folder
-    from orbitset.uses.onnx import OPSET, export_onnx
+    from orbitset.uses.onnx import OPSET, check_installed, export_onnx
 
+    if onnx:
+        check_installed()
     loaded = load(model, "cpu")
     save_model_folder(loaded, out)
     lines = [f"model {loaded.id}: {out}"]
@@ -157,4 +171,4 @@ def export(
             f"{one.path}: {one.takes} to {one.gives}, any batch, opset {OPSET}; differs from PyTorch by at "
             f"most {differences}"
         )
-    finish(as_json, {"model": str(out), "id": loaded.id, "onnx": files}, "\n".join(lines))
+    finish(as_json, {"model": str(out), "id": loaded.id, "onnx": files}, lines)

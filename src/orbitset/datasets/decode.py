@@ -29,6 +29,7 @@ from orbitset.files import cache_folder, write_atomically
 _VERSION = 2
 """Raised whenever the same files would give other pixels."""
 _AT_ONCE = 256
+_LOOKED_AT, _LOOKED_AT_PX, _GREY_TOLERANCE = 8, 32, 16
 Progress = Callable[[int, int], None]
 
 
@@ -82,6 +83,23 @@ def first_size(table: ImageTable) -> tuple[int, int]:
         if size is not None:
             return size
     raise DataError(f"no image of {table.source} can be read")
+
+
+def is_coloured(table: ImageTable) -> bool:
+    """Whether any of the first images that can be read has a colour that is no grey."""
+    seen = 0
+    with large_images():
+        for path in table.paths:
+            image = decoded(table.root / path, _LOOKED_AT_PX)
+            if isinstance(image, str):
+                continue
+            pixels = Wanted(_LOOKED_AT_PX, is_colour=True).fit(image).astype(np.int16)
+            if np.abs(pixels - pixels[:1]).max() > _GREY_TOLERANCE:
+                return True
+            seen += 1
+            if seen == _LOOKED_AT:
+                break
+    return False
 
 
 def _key(table: ImageTable, size_px: int | None, is_colour: bool) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,18 +22,17 @@ class Found:
 
     table: ImageTable
     ignored: tuple[str, ...] = ()
-    """Other files, hidden ones left aside"""
+    """Other files, and folders that may not be read; hidden ones left aside"""
 
 
 def holds_images(folder: Path) -> bool:
     """Whether there is any image below a folder, or a manifest in it."""
-    if (folder / MANIFEST).is_file():
-        return True
-    return any(
-        Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
-        for _, _, names in os.walk(folder)
-        for name in names
-    )
+    return (folder / MANIFEST).is_file() or holds_files(folder, SUFFIXES)
+
+
+def holds_files(folder: Path, suffixes: Collection[str]) -> bool:
+    """Whether there is any file with one of these endings below a folder."""
+    return any(Path(name).suffix.lower() in suffixes for name in _files(folder))
 
 
 def scan_folder(root: Path | str) -> Found:
@@ -46,13 +45,8 @@ def scan_folder(root: Path | str) -> Found:
         raise DataError(f"there is no folder {root}")
     paths: list[str] = []
     ignored: list[str] = []
-    for folder, inner, names in os.walk(root):
-        inner[:] = sorted((name for name in inner if not name.startswith(".")), key=natural)
-        for name in sorted(names, key=natural):
-            if name.startswith("."):
-                continue
-            path = (Path(folder) / name).relative_to(root).as_posix()
-            (paths if Path(name).suffix.lower() in SUFFIXES else ignored).append(path)
+    for path in _files(root, on_unreadable=ignored.append):
+        (paths if Path(path).suffix.lower() in SUFFIXES else ignored).append(path)
     if not paths:
         kinds = ", ".join(sorted(suffix.removeprefix(".") for suffix in SUFFIXES))
         raise DataError(f"there is no image in {root}", hint=f"these are looked for: {kinds}")
@@ -78,6 +72,36 @@ def find_images(sources: Sequence[Path | str]) -> Found:
     seen: dict[str, None] = dict.fromkeys(paths)
     label = str(sources[0]) if len(sources) == 1 else f"{len(sources)} files and folders"
     return Found(_table(label, Path(), list(seen), {}), tuple(ignored))
+
+
+def _files(root: Path, on_unreadable: Callable[[str], None] | None = None) -> Iterator[str]:
+    """Below a folder and relative to it, what is hidden left aside. Links to folders are followed, except
+    into what is looked through anyway."""
+
+    def skip(error: OSError) -> None:
+        if on_unreadable is not None:
+            on_unreadable(Path(error.filename).relative_to(root).as_posix())
+
+    looked_through = [Path(os.path.realpath(root))]
+
+    def is_new(path: str) -> bool:
+        if not os.path.islink(path):
+            return True
+        target = Path(os.path.realpath(path))
+        if any(target.is_relative_to(x) or x.is_relative_to(target) for x in looked_through):
+            return False
+        looked_through.append(target)
+        return True
+
+    for folder, inner, names in os.walk(root, onerror=skip, followlinks=True):
+        inner[:] = [name for name in _ordered(inner) if is_new(os.path.join(folder, name))]
+        inside = Path(folder).relative_to(root)
+        yield from ((inside / name).as_posix() for name in _ordered(names))
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Those that are not hidden, in one order also where zeros and capitals alone tell them apart."""
+    return sorted(sorted(name for name in names if not name.startswith(".")), key=natural)
 
 
 def _table(

@@ -1,5 +1,6 @@
 """What a table of images holds, looked at before anyone trains on it."""
 
+import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.datasets.decode import image_problems
-from orbitset.datasets.manifest import read_manifest
+from orbitset.datasets.folder import MANIFEST, ORBIT, scan_folder
 from orbitset.datasets.multi_pie import CANONICAL, scan_multi_pie
-from orbitset.datasets.named import MULTI_PIE, manifest_of
+from orbitset.datasets.named import MULTI_PIE, table_at
 from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.errors import ConfigError
+
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,12 @@ class Inspected:
     problems: tuple[Problem, ...]
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    """Files in a folder that are no images"""
+    copies: tuple[tuple[str, ...], ...] = ()
+    """Files with the same content"""
+    orbits: tuple[tuple[Path, ...], ...] = ()
+    """The members of the first few orbits"""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -45,6 +54,8 @@ class Inspected:
             ],
             "missing": list(self.missing),
             "unexpected": list(self.unexpected),
+            "ignored": list(self.ignored),
+            "copies": [list(paths) for paths in self.copies],
         }
 
     def __str__(self) -> str:
@@ -57,6 +68,9 @@ class Inspected:
                 f"orbits: {of['orbits']:,.0f} with {of['fewest']:.0f} to {of['most']:.0f} members, "
                 f"median {of['median']:g}"
             )
+        lines += [f"the same file: {', '.join(paths)}" for paths in self.copies]
+        if self.ignored:
+            lines.append(f"no images: {', '.join(self.ignored[:_MOST_NAMED])}{_more(self.ignored)}")
         lines += [f"problem: {problem}" for problem in self.problems]
         lines += [f"missing: {path}" for path in self.missing]
         lines += [f"unexpected: {path}" for path in self.unexpected]
@@ -69,6 +83,10 @@ def inspect_table(
     """Read every row and every image, and keep on whatever is wrong with them."""
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    folder = Path(source)
+    is_folder = folder.is_dir() and not (folder / MANIFEST).is_file()
+    orbit = (ORBIT,) if is_folder and orbit is None else orbit
     if canonical is not None and orbit is None and not source.startswith(MULTI_PIE):
         raise ConfigError("--canonical is of orbits; say what they share with --orbit")
     target = _target(canonical)
@@ -78,7 +96,8 @@ def inspect_table(
         orbit, canonical = orbit or ("person", "light", "session"), canonical or f"view={CANONICAL}"
     else:
         named = (*(orbit or ()), *(target or ())[:1])
-        table = read_manifest(manifest_of(source), factors=named, on_problem="skip")
+        table = table_at(source, factors=named, on_problem="skip")
+        ignored = scan_folder(folder).ignored if is_folder else ()
     broken, sizes = image_problems(table)
     usable = table.without(broken, "skip")
     problems = [*usable.left_out]
@@ -95,7 +114,37 @@ def inspect_table(
         problems=tuple(sorted(problems, key=lambda problem: problem.row)),
         missing=missing,
         unexpected=unexpected,
+        ignored=ignored,
+        copies=_copies(usable),
+        orbits=() if orbit is None else _first_orbits(usable, orbit),
     )
+
+
+def _copies(table: ImageTable) -> tuple[tuple[str, ...], ...]:
+    """Files with the same bytes; only those of one size are read."""
+    by_size: dict[int, list[str]] = {}
+    for path in dict.fromkeys(table.paths):
+        by_size.setdefault((table.root / path).stat().st_size, []).append(path)
+    found: dict[bytes, list[str]] = {}
+    for paths in by_size.values():
+        for path in paths if len(paths) > 1 else ():
+            with (table.root / path).open("rb") as file:
+                found.setdefault(hashlib.file_digest(file, "sha256").digest(), []).append(path)
+    return tuple(tuple(paths) for paths in found.values() if len(paths) > 1)
+
+
+def _first_orbits(table: ImageTable, orbit: Sequence[str]) -> tuple[tuple[Path, ...], ...]:
+    members: dict[tuple[str, ...], list[Path]] = {}
+    keys = zip(*(table.columns[name] for name in orbit), strict=True)
+    for key, path in zip(keys, table.paths, strict=True):
+        if key in members or len(members) < _MOST_NAMED:
+            members.setdefault(key, []).append(table.root / path)
+    return tuple(tuple(paths) for paths in members.values())
+
+
+def _more(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return f" and {more:,} more" if more > 0 else ""
 
 
 def _target(canonical: str | None) -> tuple[str, str] | None:

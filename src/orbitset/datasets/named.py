@@ -7,7 +7,7 @@ from typing import Any
 from orbitset.datasets.arrays import load_array, split
 from orbitset.datasets.decode import Progress, load_images
 from orbitset.datasets.digits import load_digits
-from orbitset.datasets.folder import MANIFEST, ORBIT, holds_images, scan_folder
+from orbitset.datasets.folder import MANIFEST, ORBIT, holds_files, holds_images, scan_folder
 from orbitset.datasets.images import Splits
 from orbitset.datasets.kept_heads import load_heads
 from orbitset.datasets.manifest import read_manifest
@@ -19,7 +19,10 @@ from orbitset.datasets.multi_pie import (
     scan_multi_pie,
 )
 from orbitset.datasets.observed import ObservedImages
+from orbitset.datasets.segments import SegmentConfig
 from orbitset.datasets.table import ImageTable, OnProblem, Problem, orbit_problems
+from orbitset.datasets.video import SUFFIXES as VIDEOS
+from orbitset.datasets.video import load_videos, split_by_time
 from orbitset.errors import DataError
 
 MULTI_PIE = "multi-pie:"
@@ -57,6 +60,8 @@ def load_observed(
     min_members: int = 2,
     on_problem: OnProblem = "stop",
     crops: str | None = None,
+    segments: SegmentConfig | None = None,
+    trained_share: float = 0.6,
     is_kept: bool = True,
     device: str = "cpu",
     on_progress: Progress | None = None,
@@ -66,7 +71,8 @@ def load_observed(
     `data` is `heads` or, for some of them, `heads:20x6` (people x lights), `multi-pie:` and its folder,
     `pie32`, `pointing04`, the path of a manifest, or of a folder with a sub-folder for each orbit. `orbit`,
     `target` and `min_members` say which orbits can be used. `crops` is a CSV of boxes or a folder of
-    landmarks. Without `is_kept` nothing is written to the cache.
+    landmarks. Of videos, `segments` says what an orbit is, and `trained_share` what is trained on, from the
+    start of each. Without `is_kept` nothing is written to the cache.
     """
     name, _, rest = data.partition(":")
     if name == "heads":
@@ -74,6 +80,17 @@ def load_observed(
         size_px = size_px or 64
         heads = load_heads(people, lights, size_px=size_px, device=device, on_progress=on_progress)
         return heads, ()
+    if is_video(data):
+        videos = load_videos(
+            Path(data),
+            size_px=size_px or 64,
+            is_colour=is_colour,
+            segments=segments,
+            on_problem=on_problem,
+            is_kept=is_kept,
+            on_progress=on_progress,
+        )
+        return split_by_time(videos.seen, trained_share), videos.problems
     if data.startswith(MULTI_PIE):
         table = scan_multi_pie(Path(data.removeprefix(MULTI_PIE))).table
         table = crop_by_camera(table) if crops is None else table
@@ -113,6 +130,14 @@ def table_at(
         if not orbit
     ]
     return table.without(loose, on_problem)
+
+
+def is_video(data: str) -> bool:
+    """Whether it is a video, or a folder with videos and without images."""
+    path = Path(data)
+    if path.is_file():
+        return path.suffix.lower() in VIDEOS
+    return path.is_dir() and not holds_images(path) and holds_files(path, VIDEOS)
 
 
 def is_table(data: str) -> bool:

@@ -5,13 +5,15 @@ Large JPEGs are decoded at a fraction of their size where that is all that is ne
 """
 
 import contextlib
+import logging
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom edge in pixels"""
@@ -23,6 +25,19 @@ SUFFIXES = frozenset(
 _MOST_PIXELS = 50_000_000
 """Of an image once decoded"""
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_CONVERTED_BY = {"LAB": "RGB", "La": "LA"}
+"""Modes that Pillow turns into grey or colour in two steps only"""
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to stderr
 
 
 @dataclass(frozen=True)
@@ -42,7 +57,10 @@ class Wanted:
             return f"has {shown(image.size)} px, most have {shown(self.expected)}"
         if box is not None and not _overlaps(box, image.size):
             return f"has {shown(image.size)} px, and its box lies outside"
-        return self.fit(image, box)
+        try:
+            return self.fit(image, box)
+        except Exception as error:
+            return why_unreadable(error)
 
     def fit(self, image: Image.Image, box: Box | None = None) -> np.ndarray:
         """An image that was decoded already."""
@@ -51,7 +69,7 @@ class Wanted:
             left, top, right, bottom = map(round, box)
             plain = plain.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
         if self.size_px is not None and plain.size != (self.size_px, self.size_px):
-            plain = ImageOps.pad(plain, (self.size_px, self.size_px), Image.Resampling.LANCZOS)
+            plain = _padded(plain, self.size_px)
         array = np.asarray(plain)
         return array.transpose(2, 0, 1) if self.is_colour else array[None]
 
@@ -65,20 +83,41 @@ def decoded(path: Path, size_px: int | None = None, *, is_colour: bool = True) -
         if path.stat().st_size == 0:
             return "is empty: it has 0 bytes"
         with Image.open(path) as opened:
-            if size_px is not None and opened.format == "JPEG":
+            if size_px is not None and opened.format in ("JPEG", "MPO"):
                 opened.draft("RGB" if is_colour else "L", (2 * size_px, 2 * size_px))
-            width, height = opened.size
-            if width * height > _MOST_PIXELS:
-                return f"has {shown(opened.size)} px, more than {_MOST_PIXELS:,}; make it smaller"
-            if getattr(opened, "n_frames", 1) > 1:
-                return f"has {opened.n_frames} frames; give one of them"  # type: ignore[attr-defined]
-            if opened.mode in ("I", "F"):
-                return f"has pixels of 32 bits (mode {opened.mode}), whose scale is unknown; give 8 or 16"
-            return ImageOps.exif_transpose(opened).copy()
-    except _TOO_LARGE as error:
+            return upright(opened)
+    except Exception as error:
+        return why_unreadable(error)
+
+
+def upright(image: Image.Image) -> Image.Image | str:
+    """An open image turned as its EXIF data says, or why it cannot be used."""
+    width, height = image.size
+    if width * height > _MOST_PIXELS:
+        return f"has {shown(image.size)} px, more than {_MOST_PIXELS:,}; make it smaller"
+    if image.format == "EPS":
+        return "is PostScript, a program rather than an image"
+    # the pictures after the first of an MPO are previews, depths or the other eye's
+    frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+    if frames > 1:
+        return f"has {frames} frames; give one of them"
+    is_sixteen = image.mode == "I" and image.format in ("PNG", "PPM")
+    if image.mode in ("I", "F") and not is_sixteen:
+        return f"has pixels of 32 bits (mode {image.mode}), whose scale is unknown; give 8 or 16"
+    image.load()
+    turn = _TURNS.get(_orientation(image))
+    turned = image.copy() if turn is None else image.transpose(turn)
+    return _eight_bits(turned, is_sixteen=is_sixteen)
+
+
+def why_unreadable(error: Exception) -> str:
+    """What an error says of a file: damaged ones raise whatever their reader stumbles over."""
+    if isinstance(error, _TOO_LARGE):
         return f"is too large to be read: {error}"
-    except (OSError, ValueError, SyntaxError, MemoryError) as error:
-        return f"cannot be read as an image: {error}"
+    if isinstance(error, UnidentifiedImageError):
+        return "cannot be read as an image: it is of no known format"
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return f"cannot be read as an image: {reason}"
 
 
 def size_of(path: Path) -> tuple[int, int] | None:
@@ -87,15 +126,38 @@ def size_of(path: Path) -> tuple[int, int] | None:
         with Image.open(path) as opened:
             # 5 to 8 are the orientations that swap width and height
             width, height = opened.size
-            is_turned = opened.getexif().get(0x0112, 1) >= 5
-            return (height, width) if is_turned else (width, height)
-    except (OSError, ValueError, SyntaxError, *_TOO_LARGE):
+            return (height, width) if _orientation(opened) in (5, 6, 7, 8) else (width, height)
+    except Exception:
         return None
+
+
+_LARGE = threading.Lock()
+_allowed = contextlib.ExitStack()
+_inside = 0
 
 
 @contextlib.contextmanager
 def large_images() -> Iterator[None]:
-    """Inside, Pillow leaves it to `decoded` to say what is too large: it knows what is decoded of it."""
+    """Inside, Pillow leaves it to `decoded` to say what is too large: it knows what is decoded of it.
+
+    What was set before comes back when the last of those who are inside has left, in whatever order they do.
+    """
+    global _inside
+    with _LARGE:
+        if not _inside:
+            _allowed.enter_context(_all_sizes())
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _LARGE:
+            _inside -= 1
+            if not _inside:
+                _allowed.close()
+
+
+@contextlib.contextmanager
+def _all_sizes() -> Iterator[None]:
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None
     try:
@@ -111,20 +173,39 @@ def shown(size: tuple[int, int] | None) -> str:
     return "none" if size is None else f"{size[0]}x{size[1]}"
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def _orientation(image: Image.Image) -> int:
+    try:
+        found: int = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged EXIF data, which may be anything
+        return 1
+    return found
+
+
+def _eight_bits(image: Image.Image, *, is_sixteen: bool = False) -> Image.Image:
     """16-bit greys scaled instead of clipped."""
-    if not image.mode.startswith("I;16"):
+    if not (is_sixteen or image.mode.startswith("I;16")):
         return image
     return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
 
 
 def _opaque(image: Image.Image) -> Image.Image:
     """On black, as what lies outside an image is."""
+    if image.mode in _CONVERTED_BY:
+        image = image.convert(_CONVERTED_BY[image.mode])
     if not image.has_transparency_data:
         return image
     with_alpha = image.convert("RGBA")
     black = Image.new("RGBA", image.size, (0, 0, 0, 255))
     return Image.alpha_composite(black, with_alpha).convert("RGB")
+
+
+def _padded(image: Image.Image, size_px: int) -> Image.Image:
+    """Whole in the middle of a black square; at least one pixel of it, however thin it is."""
+    width, height = image.size
+    if 2 * size_px * min(width, height) <= max(width, height):
+        thin = (1, size_px) if width < height else (size_px, 1)
+        image = image.resize(thin, Image.Resampling.LANCZOS)
+    return ImageOps.pad(image, (size_px, size_px), Image.Resampling.LANCZOS)
 
 
 def _overlaps(box: Box, size: tuple[int, int]) -> bool:

@@ -32,6 +32,7 @@ class ImageStream:
 
     def __iter__(self) -> Iterator[tuple[list[int], np.ndarray]]:
         """Places in the table, and the images there as uint8 (N, C, S, S)."""
+        self.problems.clear()
         places: list[int] = []
         images: list[np.ndarray] = []
         for at, found in enumerate(self._each()):

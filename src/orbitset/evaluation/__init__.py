@@ -7,7 +7,7 @@ from orbitset.evaluation.clustering import (
     normalized_mutual_info,
 )
 from orbitset.evaluation.early_stopping import OrbitHalves, Stopped, orbit_splits, stop_early
-from orbitset.evaluation.exclusion import Rule, Same, number_factors
+from orbitset.evaluation.exclusion import Near, Rule, Same, number_factors
 from orbitset.evaluation.invariance import InvarianceCurve, invariance_curve
 from orbitset.evaluation.labelled import Labelled, draw_labelled_sets
 from orbitset.evaluation.one_shot import knn_accuracy, linear_probe_accuracy, one_shot_accuracy
@@ -34,6 +34,7 @@ __all__ = [
     "Interval",
     "InvarianceCurve",
     "Labelled",
+    "Near",
     "OperatingPoint",
     "OrbitHalves",
     "PairedTest",

@@ -60,6 +60,28 @@ class Same(Rule):
         return f"Same({self.factor!r})"
 
 
+class Near(Rule):
+    """Two images have numbers of a factor that differ by less than so much: frames of one moment.
+
+    >>> frames = {"frame": torch.tensor([0, 5, 20])}
+    >>> Near("frame", 8).holds(frames, frames).int().tolist()
+    [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    """
+
+    def __init__(self, factor: str, within: int) -> None:
+        self.factor, self.within = factor, within
+
+    def holds(self, queries: Factors, gallery: Factors) -> Tensor:
+        apart = queries[self.factor][:, None] - gallery[self.factor]
+        return apart.abs() < self.within
+
+    def names(self) -> frozenset[str]:
+        return frozenset({self.factor})
+
+    def __repr__(self) -> str:
+        return f"Near({self.factor!r}, {self.within})"
+
+
 class _Both(Rule):
     def __init__(self, first: Rule, second: Rule) -> None:
         self.first, self.second = first, second

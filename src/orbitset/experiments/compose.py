@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.config import with_settings
-from orbitset.datasets.named import is_table, load_splits
+from orbitset.datasets.named import is_table, is_video, load_splits
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import (
     Experiment,
@@ -15,7 +15,7 @@ from orbitset.experiments.config import (
     read_experiment,
 )
 from orbitset.experiments.faces import evaluated_often
-from orbitset.experiments.manifests import observed_images
+from orbitset.experiments.manifests import observed_images, observed_videos
 from orbitset.experiments.methods import Method, parse_method
 from orbitset.experiments.recipes import affine_images, recipe
 from orbitset.runs import Run
@@ -54,6 +54,8 @@ def compose_config(
             "nothing to train was named",
             hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
         )
+    elif is_video(source):
+        config = _of_videos(source, chosen or "OJ", settings, observed or {})
     elif is_table(source):
         config = observed_images(
             Path(source), chosen or "OJ", settings=settings, **(observed or {})
@@ -86,13 +88,25 @@ def compose_config(
     return with_settings(config, changes)
 
 
+def _of_videos(
+    source: str, method: Method, settings: list[str], observed: Mapping[str, Any]
+) -> ObservedExperiment:
+    unknown = {name: value for name, value in observed.items() if name != "on_problem"}
+    if unknown:
+        raise ConfigError(
+            f"{_flags(unknown)} describe the orbits of a manifest; those of videos are segments",
+            hint="say how long with --set video.segments.length=16",
+        )
+    return observed_videos(Path(source), method, settings=settings, **observed)
+
+
 def _flags(observed: Mapping[str, Any]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in observed)
 
 
 def computed_config(source: str, method: Method, settings: list[str]) -> ExperimentConfig:
     """A recipe or data whose orbits are computed, with settings on top."""
-    if is_table(source):
+    if is_table(source) or is_video(source):
         raise ConfigError(f"{source} has observed orbits; settings are searched for computed ones")
     config = compose_config(
         source,

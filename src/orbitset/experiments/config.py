@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from orbitset.config import from_dict
+from orbitset.datasets.segments import SegmentConfig
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, check_choice
 from orbitset.experiments.methods import Method, has_transformer, objective_of
@@ -56,6 +57,8 @@ class PairsConfig:
     """To choose a stopping time on; if there are none, the end of training counts"""
     exclude: tuple[str, ...] = ()
     """In retrieval, images of the query's label that share one of these factors with it are left out"""
+    apart: int = 0
+    """In retrieval, frames of one video are left out that are fewer frames than this away from the query"""
     seed: int = 0
     """Of what the figures show"""
     pictures: int = 40
@@ -74,7 +77,7 @@ class PairsConfig:
                 f"{self.split_by} {', '.join(twice)} is in two of evaluation.train, validation and test; "
                 "what is tested on must not be trained on"
             )
-        for name in ("pictures", "tsne_labels"):
+        for name in ("apart", "pictures", "tsne_labels"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"evaluation.{name} is {getattr(self, name)}; give at least 0")
 
@@ -82,6 +85,22 @@ class PairsConfig:
     def splits(self) -> int:
         """How many pairs of a validation and a test side a run has scores of."""
         return 1 if self.validation else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoConfig:
+    """How videos become orbits."""
+
+    segments: SegmentConfig = field(default_factory=lambda: SegmentConfig(gap=8))
+    """With a gap: nothing tells the end of a segment from the start of one that follows at once"""
+    trained_share: float = 0.6
+    """Of each video, from its start; the rest is tested on"""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.trained_share < 1:
+            raise ConfigError(
+                f"video.trained_share is {self.trained_share}; give more than 0 and less than 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +185,8 @@ class ObservedExperiment(MethodConfig):
 
     orbits: ObservedConfig
     evaluation: PairsConfig
+    video: VideoConfig | None = None
+    """If the data are videos"""
     is_private: bool = False
     """Where the terms of the images ask for it: nothing is kept from which one could be seen, neither images
     nor weights"""

@@ -9,12 +9,13 @@ from typing import cast
 import torch
 
 from orbitset.config import with_settings
-from orbitset.datasets.decode import first_size
-from orbitset.datasets.named import table_at
+from orbitset.datasets.decode import first_size, is_coloured
+from orbitset.datasets.folder import ORBIT
+from orbitset.datasets.named import load_observed, table_at
 from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
-from orbitset.experiments.config import ObservedExperiment, PairsConfig
+from orbitset.experiments.config import ObservedExperiment, PairsConfig, VideoConfig
 from orbitset.experiments.faces import CHOSEN, batch_shape, evaluated_often
 from orbitset.experiments.methods import Method, objective_of
 from orbitset.orbits.observed import ObservedConfig, OnProblem
@@ -27,6 +28,8 @@ _TESTED_SHARE, _FEWEST_LABELS = 0.2, 4
 _ENOUGH_LABELS = 20
 """To hold out some more, by which the weights that are kept are chosen"""
 _LARGEST_PX, _MULTIPLE_PX = 128, 16
+_APART = 8
+"""Frames of one video that are nearer than this are too easy to find"""
 
 
 def observed_images(
@@ -54,23 +57,20 @@ def observed_images(
     if split is not None and test is not None:
         raise ConfigError("--split and --test both say what is tested on; give one of them")
     table = table_at(str(source), on_problem="skip")
+    is_folder = source.is_dir() and ORBIT in table.columns
     fixed = _columns(table, orbit, "orbit", "the factors that members of an orbit share")
     named = label or ("label" if "label" in table.columns else fixed[0])
     table.require([*fixed, named])
     orbits = ObservedConfig(
         orbit=tuple(fixed),
-        canonical=canonical,
+        canonical=canonical or ("medoid" if is_folder else None),
         label=named,
         size_px=_size(table),
+        is_colour=is_coloured(table),
         crops=crops,
         on_problem=cast(OnProblem, on_problem),
     )
-    own = [
-        text.strip().removeprefix("orbits.")
-        for text in settings
-        if text.strip().startswith("orbits.")
-    ]
-    orbits = with_settings(orbits, own)
+    orbits = with_settings(orbits, _own(settings, "orbits."))
     table = _usable(table, orbits)
     evaluation = _evaluation(table, orbits, split, test)
     trained = [has in evaluation.train for has in table.columns[evaluation.split_by]]
@@ -93,6 +93,61 @@ def observed_images(
     )
     config = with_settings(config, CHOSEN[objective_of(method)])
     return evaluated_often(config, min(_MOST_EPOCHS, IMAGES / sum(trained)))
+
+
+def observed_videos(
+    source: Path, method: Method = "OJ", *, on_problem: str = "skip", settings: Sequence[str] = ()
+) -> ObservedExperiment:
+    """Orbits are segments of videos, their targets the frames in the middle. The start of each video is
+    trained on, and frames of the rest are to be found by others of their segment that are not too near.
+    Of `settings` those about orbits and videos are heeded, since other choices depend on them.
+    """
+    orbits = ObservedConfig(
+        orbit=("segment",),
+        canonical="middle",
+        label="segment",
+        size_px=64,
+        is_colour=True,
+        on_problem=cast(OnProblem, on_problem),
+    )
+    orbits = with_settings(orbits, _own(settings, "orbits."))
+    video = with_settings(VideoConfig(), _own(settings, "video."))
+    seen, _ = load_observed(
+        str(source),
+        orbit=orbits.orbit,
+        size_px=orbits.size_px,
+        is_colour=orbits.is_colour,
+        on_problem=orbits.on_problem,
+        segments=video.segments,
+        trained_share=video.trained_share,
+    )
+    trained = seen.where("split", ["train"])
+    num_orbits = len(trained.factors["segment"].unique())
+    if num_orbits < 2:
+        raise DataError(
+            f"{source} has {num_orbits} segments to train on; at least 2 are needed",
+            hint="make them shorter: --set video.segments.length=8",
+        )
+    size_of = batch_shape(method, video.segments.length)
+    config = ObservedExperiment(
+        name=_name(source),
+        data=str(source.resolve()),
+        method=method,
+        orbits=replace(
+            orbits, orbits_per_batch=min(size_of[0], num_orbits), members_per_batch=size_of[1]
+        ),
+        encoder=EncoderConfig(code_size=256),
+        evaluation=PairsConfig(split_by="split", train=("train",), test=("test",), apart=_APART),
+        video=video,
+    )
+    config = with_settings(config, CHOSEN[objective_of(method)])
+    return evaluated_often(config, min(_MOST_EPOCHS, IMAGES / len(trained)))
+
+
+def _own(settings: Sequence[str], prefix: str) -> list[str]:
+    return [
+        text.strip().removeprefix(prefix) for text in settings if text.strip().startswith(prefix)
+    ]
 
 
 def _name(source: Path) -> str:
@@ -190,18 +245,26 @@ def described(config: ObservedExperiment) -> str:
     orbits, evaluation = config.orbits, config.evaluation
     colour = "colour" if orbits.is_colour else "grey"
     parts = [
-        f"an orbit shares {', '.join(orbits.orbit)}; its target is {orbits.canonical or 'its first member'}",
+        f"an orbit shares {', '.join(orbits.orbit)}; its target is {_target(orbits)}",
         f"{evaluation.split_by} {_few(evaluation.train)} to train, "
         + (f"{_few(evaluation.validation)} to stop, " if evaluation.validation else "")
         + f"{_few(evaluation.test)} to test",
         f"retrieval leaves out images of the same {orbits.label} with the same "
         f"{' or '.join(evaluation.exclude)}"
         if evaluation.exclude
+        else f"retrieval leaves out frames nearer than {evaluation.apart}"
+        if evaluation.apart
         else "retrieval leaves nothing out",
         f"{orbits.size_px} px, {colour}; batches of {orbits.orbits_per_batch} orbits x "
         f"{orbits.members_per_batch} members; {config.train.epochs:g} epochs",
     ]
     return "\n".join(parts)
+
+
+def _target(orbits: ObservedConfig) -> str:
+    if orbits.target is not None:
+        return str(orbits.canonical)
+    return f"its {orbits.chosen}{'' if orbits.chosen == 'medoid' else ' member'}"
 
 
 def _few(values: Sequence[str]) -> str:

@@ -15,18 +15,19 @@ from torch import Tensor, nn
 from orbitset.datasets.decode import Progress
 from orbitset.datasets.named import load_observed
 from orbitset.datasets.observed import ObservedImages
+from orbitset.datasets.video import frames_of
 from orbitset.encoders import Encoder
 from orbitset.errors import DataError
-from orbitset.evaluation.exclusion import Rule, Same
+from orbitset.evaluation.exclusion import Near, Rule, Same
 from orbitset.evaluation.labelled import Labelled
 from orbitset.evaluation.retrieval import Retrieval, retrieve
 from orbitset.evaluation.verification import verify
 from orbitset.experiments.arrays import to_uint8, tsne_points
-from orbitset.experiments.config import ObservedExperiment
+from orbitset.experiments.config import ObservedExperiment, VideoConfig
 from orbitset.experiments.rows import row, without_splits
 from orbitset.experiments.task import Encode, encoding_with, raw_pixels
 from orbitset.orbits.batches import OrbitBatches
-from orbitset.orbits.observed import ObservedOrbits, group_orbits
+from orbitset.orbits.observed import ObservedOrbits, choose_targets, group_orbits
 from orbitset.seeds import stream
 
 MEASURES = ("auc", "top1")
@@ -45,6 +46,7 @@ class ObservedTask:
         self.device = device
         orbits, evaluation = config.orbits, config.evaluation
         factors = (*orbits.factors, evaluation.split_by, *evaluation.exclude)
+        video = config.video or VideoConfig()
         seen, self.left_out = load_observed(
             config.data,
             orbit=orbits.orbit,
@@ -55,6 +57,8 @@ class ObservedTask:
             min_members=orbits.min_members,
             on_problem=orbits.on_problem,
             crops=orbits.crops,
+            segments=video.segments,
+            trained_share=video.trained_share,
             is_kept=not config.is_private,
             device=device,
             on_progress=on_progress,
@@ -101,6 +105,8 @@ class ObservedTask:
             factor, value = asked.target
             target = (factor, seen.values[factor].index(value))
         orbit_N, canonical_O = group_orbits(dict(seen.factors), asked.orbit, target)
+        if target is None:
+            canonical_O = choose_targets(asked.chosen, seen.images, orbit_N)
         labels_O = seen.factors[self._label][canonical_O] if self._label in asked.orbit else None
         return ObservedOrbits(seen.images, orbit_N, canonical_O, labels_O, device=self.device)
 
@@ -111,11 +117,17 @@ class ObservedTask:
 
     @property
     def rule(self) -> Rule | None:
-        """What retrieval leaves out: images of the query's label that share one of the factors with it."""
+        """What retrieval leaves out: images of the query's label that share one of the factors with it, and
+        frames of its moment."""
         shared: Rule | None = None
-        for factor in self.config.evaluation.exclude:
+        evaluation = self.config.evaluation
+        for factor in evaluation.exclude:
             shared = Same(factor) if shared is None else shared | Same(factor)
-        return None if shared is None else Same(self._label) & shared
+        rule = None if shared is None else Same(self._label) & shared
+        if not evaluation.apart:
+            return rule
+        moment = Same("video") & Near("frame", evaluation.apart)
+        return moment if rule is None else rule | moment
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         """What a record of metrics.jsonl says."""
@@ -156,6 +168,8 @@ class ObservedTask:
     def retrieved(self, codes: Labelled, seen: ObservedImages, **options: Any) -> Retrieval:
         """What every image finds among the others, but for what the experiment leaves out."""
         factors = {name: ids.to(codes.codes.device) for name, ids in seen.factors.items()}
+        if self.config.evaluation.apart:
+            factors["frame"] = frames_of(seen).to(codes.codes.device)
         return retrieve(codes, factors=factors, exclude=self.rule, **options)
 
     def encode(self, encode: Encode, seen: ObservedImages) -> Labelled:

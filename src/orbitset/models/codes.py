@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol, Self
@@ -18,6 +18,9 @@ _GROUP_ROWS = 8_192
 
 class CodeWriter(Protocol):
     """A file that appears when all is written, and not before."""
+
+    def refuses(self, path: str) -> str | None:
+        """Why it cannot hold a path, if so."""
 
     def write(self, paths: Sequence[str], codes_ND: np.ndarray) -> None: ...
     def __enter__(self) -> Self: ...
@@ -42,7 +45,10 @@ def open_codes(path: Path, code_size: int) -> CodeWriter:
 def read_codes(path: Path) -> tuple[list[str], np.ndarray]:
     """What was written: paths and codes."""
     if path.suffix.lower() == ".npy":
-        return paths_beside(path).read_text(encoding="utf-8").splitlines(), np.load(path)
+        with paths_beside(path).open(
+            encoding="utf-8", errors="surrogateescape", newline="\n"
+        ) as file:
+            return file.read().split("\n")[:-1], np.load(path)
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(path)
@@ -66,12 +72,15 @@ class _Atomic:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        path.parent.mkdir(parents=True, exist_ok=True)
 
-    def settle(self, is_whole: bool) -> None:
-        if is_whole:
-            self.part.replace(self.path)
-        else:
+    @contextlib.contextmanager
+    def settled(self, is_whole: bool) -> Iterator[None]:
+        """What is done inside is the last that can go wrong."""
+        try:
+            yield
+            if is_whole:
+                self.part.replace(self.path)
+        finally:
             self.part.unlink(missing_ok=True)
 
 
@@ -84,17 +93,20 @@ class _NpyCodes:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "_NpyCodes":
+        self._codes.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = self._stack.enter_context(self._codes.part.open("wb"))
-        self._names = self._stack.enter_context(self._paths.part.open("w", encoding="utf-8"))
+        self._names = self._stack.enter_context(
+            self._paths.part.open("w", encoding="utf-8", errors="surrogateescape", newline="\n")
+        )
         self._file.write(b"\0" * _HEADER_BYTES)
         return self
 
+    def refuses(self, path: str) -> str | None:
+        if "\n" in path or "\r" in path:
+            return "has a line break in its name, which a list of paths cannot have; write .parquet"
+        return None
+
     def write(self, paths: Sequence[str], codes_ND: np.ndarray) -> None:
-        for path in paths:
-            if "\n" in path or "\r" in path:
-                raise ConfigError(
-                    f"{path!r} holds a line break, which a list of paths cannot; write .parquet"
-                )
         self._file.write(np.ascontiguousarray(codes_ND, np.float32).tobytes())
         self._names.writelines(f"{path}\n" for path in paths)
         self._rows += len(paths)
@@ -105,12 +117,11 @@ class _NpyCodes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self._file.seek(0)
-            self._file.write(_npy_header(self._rows, self._code_size))
-        self._stack.close()
-        self._paths.settle(kind is None)
-        self._codes.settle(kind is None)
+        is_whole = kind is None
+        with self._codes.settled(is_whole), self._paths.settled(is_whole), self._stack:
+            if is_whole:
+                self._file.seek(0)
+                self._file.write(_npy_header(self._rows, self._code_size))
 
 
 def _npy_header(rows: int, columns: int) -> bytes:
@@ -140,10 +151,18 @@ class _ParquetCodes:
         )
 
     def __enter__(self) -> "_ParquetCodes":
+        self._file.path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = self._arrow.parquet.ParquetWriter(self._file.part, self._schema)
         self._paths: list[str] = []
         self._codes: list[np.ndarray] = []
         return self
+
+    def refuses(self, path: str) -> str | None:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            return "has a name that is no text, which Parquet cannot have; write .npy"
+        return None
 
     def write(self, paths: Sequence[str], codes_ND: np.ndarray) -> None:
         self._paths += paths
@@ -166,7 +185,6 @@ class _ParquetCodes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
-        self._file.settle(kind is None)
+        with self._file.settled(kind is None), self._writer:
+            if kind is None:
+                self._flush()

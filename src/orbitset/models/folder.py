@@ -5,18 +5,20 @@ nothing of the training is needed.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 
 from orbitset.config import from_dict, to_dict
 from orbitset.encoders import Encoder, build_encoder
 from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
 from orbitset.models.card import describe_card
-from orbitset.models.description import FORMAT, Description, Network, identify
+from orbitset.models.description import FORMAT, Description, identify
 from orbitset.models.model import Model
 
 DESCRIPTION, WEIGHTS, CARD = "model.json", "model.safetensors", "README.md"
@@ -26,6 +28,9 @@ def save_model_folder(model: Model, folder: Path) -> None:
     """Write a model where no other lies."""
     if (folder / DESCRIPTION).exists():
         raise RunError(f"{folder} already holds a model; choose another folder", is_usage=True)
+    for name in (WEIGHTS, CARD):
+        if (folder / name).exists():
+            raise RunError(f"{folder / name} exists already; choose another folder", is_usage=True)
     tensors = {
         name: value.detach().cpu().contiguous()
         for name, value in model.network.state_dict().items()
@@ -46,23 +51,22 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
     """The model in a folder, whether that holds it alone or is the run it came from."""
     folder = Path(folder)
     description = read_description(folder)
-    network = _build(description.network, description)
     try:
-        network.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
+        tensors = safetensors.torch.load_file(folder / WEIGHTS)
+        found = identify(folder / WEIGHTS)
     except FileNotFoundError:
         raise RunError(f"{folder} has no {WEIGHTS}: the weights of the model are missing") from None
-    except RuntimeError:
-        raise RunError(
-            f"{folder / WEIGHTS} is of another network than model.json describes"
-        ) from None
     except (OSError, safetensors.SafetensorError) as error:
         raise RunError(f"{folder / WEIGHTS} cannot be read: {error}") from None
-    found = identify(folder / WEIGHTS)
+    if _shapes(tensors) != _expected(description, folder):
+        raise RunError(f"{folder / WEIGHTS} is of another network than model.json describes")
     if found != description.id:
         raise RunError(
             f"{folder / WEIGHTS} has the id {found}, model.json says {description.id}: they do not belong "
             "together"
         )
+    network = _build(description)
+    network.load_state_dict(tensors)
     return Model(network.to(device), description)
 
 
@@ -71,8 +75,8 @@ def read_description(folder: Path) -> Description:
     path = folder / DESCRIPTION
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        what = "is no model" if folder.is_dir() else "does not exist"
+    except (FileNotFoundError, NotADirectoryError):
+        what = "is no model" if folder.exists() else "does not exist"
         raise RunError(
             f"{folder} {what}: it has no {DESCRIPTION}",
             hint="train one with orbitset train, or name the folder of a finished run",
@@ -93,10 +97,23 @@ def read_description(folder: Path) -> Description:
         raise RunError(f"{path} is damaged: {error}") from None
 
 
-def _build(network: Network, description: Description) -> Encoder:
+def _build(description: Description) -> Encoder:
     return build_encoder(
-        network.encoder,
+        description.network.encoder,
         in_channels=description.input.channels,
         size_px=description.input.size_px,
-        has_transformer=network.has_transformer,
+        has_transformer=description.network.has_transformer,
     )
+
+
+def _expected(description: Description, folder: Path) -> dict[str, torch.Size]:
+    """The weights that model.json describes. None is made: it may ask for any amount of memory."""
+    try:
+        with torch.device("meta"):
+            return _shapes(_build(description).state_dict())
+    except (ConfigError, RuntimeError) as error:
+        raise RunError(f"{folder / DESCRIPTION} describes no network: {error}") from None
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in tensors.items()}

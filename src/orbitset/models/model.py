@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from orbitset.datasets.pictures import Wanted, large_images
+from orbitset.datasets.pictures import Wanted, large_images, upright, why_unreadable
 from orbitset.encoders import Encoder
 from orbitset.errors import DataError
 from orbitset.models.description import Calibration, Description
@@ -79,7 +79,12 @@ class Model:
 
     def distances(self, a: Images, b: Images) -> np.ndarray:
         """Squared Euclidean distances of the codes of pairs of images, (N,)."""
-        difference = self.embed(a).astype(np.float64) - self.embed(b).astype(np.float64)
+        code_a, code_b = (self.embed(images).astype(np.float64) for images in (a, b))
+        if len(code_a) != len(code_b):
+            raise ValueError(
+                f"there are {len(code_a)} and {len(code_b)} images; give as many of both"
+            )
+        difference = code_a - code_b
         found: np.ndarray = np.square(difference).sum(1)
         return found
 
@@ -104,8 +109,14 @@ class Model:
 
     def prepare(self, images: Images) -> Tensor:
         """What the network is shown: floats in [0, 1], (N, C, S, S)."""
-        if isinstance(images, np.ndarray | Tensor):
-            return self.place(self._fitted(torch.as_tensor(images)))
+        if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
+            images = images.tolist()
+        if isinstance(images, np.ndarray):
+            # torch takes no other order of bytes or rows, and warns of what cannot be written
+            own = np.require(images, images.dtype.newbyteorder("="), ["C", "W"])
+            images = torch.from_numpy(own)
+        if isinstance(images, Tensor):
+            return self.place(self._fitted(images.detach()))
         if isinstance(images, str | Path | Image.Image):
             images = [images]
         with large_images():
@@ -116,9 +127,9 @@ class Model:
 
     def place(self, images_NCHW: Tensor) -> Tensor:
         """Images of the right size as floats, on the canvas if there is one."""
-        shown = images_NCHW
-        if not shown.is_floating_point():
-            shown = shown.float().div(255)
+        shown = images_NCHW.float()
+        if not images_NCHW.is_floating_point():
+            shown = shown.div(255)
         about = self.description.input
         if about.image_px is None:
             return shown
@@ -127,18 +138,26 @@ class Model:
         return F.pad(shown, (before, after, before, after))
 
     def _read(self, images: Sequence[Any]) -> Iterator[np.ndarray]:
-        for image in images:
+        for at, image in enumerate(images):
             if isinstance(image, Image.Image):
-                yield self._wanted.fit(image)
-                continue
-            if not isinstance(image, str | Path):
+                name, found = f"image {at}", self._opened(image)
+            elif isinstance(image, str | Path):
+                name, found = str(image), self._wanted.read(Path(image))
+            else:
                 raise TypeError(
                     f"an image is a {type(image).__name__}; give paths, Pillow images, or one array of all"
                 )
-            found = self._wanted.read(Path(image))
             if isinstance(found, str):
-                raise DataError(f"{image} {found}")
+                raise DataError(f"{name} {found}")
             yield found
+
+    def _opened(self, image: Image.Image) -> np.ndarray | str:
+        """A Pillow image as its file would have been read."""
+        try:
+            found = upright(image)
+            return found if isinstance(found, str) else self._wanted.fit(found)
+        except Exception as error:
+            return why_unreadable(error)
 
     def _fitted(self, images: Tensor) -> Tensor:
         """An array of images as (N, C, size, size), as files would have been read."""
@@ -157,6 +176,12 @@ class Model:
 
 
 def _channels_first(images: Tensor) -> Tensor:
+    if images.ndim == 3 and images.shape[2] in (1, 3):
+        raise ValueError(
+            f"images have shape {tuple(images.shape)}, which looks like one in colour; give images[None]"
+        )
+    if len(images) and 0 in images.shape:
+        raise ValueError(f"images have shape {tuple(images.shape)}, and so no pixels")
     if images.ndim == 3:
         return images[:, None]
     if images.ndim == 4 and images.shape[1] in (1, 3):

@@ -16,6 +16,7 @@ from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.orbits.epochs import Weighting
 
 OnProblem = Literal["stop", "skip"]
+Chosen = Literal["first", "middle", "medoid"]
 _SHARE_OF_DEVICE = 0.5
 """Of the device's free memory, for images; the rest is for training."""
 
@@ -27,7 +28,8 @@ class ObservedConfig:
     orbit: tuple[str, ...]
     """Factors that all members of an orbit share"""
     canonical: str | None = None
-    """The target of each orbit, as factor=value; the first member if not given"""
+    """The target of each orbit: factor=value, or its first member, as if nothing is given, its middle one, or
+    its medoid, which is nearest to all others in its pixels"""
     label: str | None = None
     """The factor that is to be recognised"""
     size_px: int | None = None
@@ -51,9 +53,12 @@ class ObservedConfig:
             raise ConfigError(
                 "orbits.orbit is empty; name the factors that members of an orbit share"
             )
-        if self.canonical is not None and not all(self.canonical.partition("=")):
+        kinds = get_args(Chosen)
+        is_named = self.canonical is None or self.canonical in kinds
+        if not is_named and not all((self.canonical or "").partition("=")):
             raise ConfigError(
-                f"orbits.canonical is {self.canonical!r}; write it as factor=value, such as view=051"
+                f"orbits.canonical is {self.canonical!r}; write it as factor=value, such as view=051, "
+                f"or as {', '.join(kinds)}"
             )
         for name in ("min_members", "orbits_per_batch", "members_per_batch"):
             if getattr(self, name) < 1:
@@ -64,10 +69,15 @@ class ObservedConfig:
     @property
     def target(self) -> tuple[str, str] | None:
         """The factor and the value that tell an orbit's target."""
-        if self.canonical is None:
+        if self.canonical is None or self.canonical in get_args(Chosen):
             return None
         factor, _, value = self.canonical.partition("=")
         return factor.strip(), value.strip()
+
+    @property
+    def chosen(self) -> Chosen:
+        """Which member is the target where no factor tells."""
+        return next((kind for kind in get_args(Chosen) if kind == self.canonical), "first")
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -186,6 +196,36 @@ def group_orbits(
             )
     first_O = torch.full((num,), len(orbit_N), device=orbit_N.device)
     return orbit_N, first_O.scatter_reduce(0, orbit_N[candidates], candidates, "amin")
+
+
+def choose_targets(chosen: Chosen, images_NCHW: Tensor, orbit_N: Tensor) -> Tensor:
+    """The row of the first, the middle or the most typical member of each orbit, (O,).
+
+    >>> images = torch.tensor([0, 10, 200, 7, 9], dtype=torch.uint8).view(5, 1, 1, 1)
+    >>> orbit = torch.tensor([0, 0, 0, 1, 1])
+    >>> [choose_targets(kind, images, orbit).tolist() for kind in ("first", "middle", "medoid")]
+    [[0, 3], [1, 4], [1, 3]]
+    """
+    size_O = torch.bincount(orbit_N)
+    row = orbit_N.argsort(stable=True)
+    first_O = size_O.cumsum(0) - size_O
+    match chosen:
+        case "first":
+            return row[first_O]
+        case "middle":
+            return row[first_O + size_O // 2]
+        case "medoid":
+            return _medoids(images_NCHW, row, size_O)
+
+
+def _medoids(images_NCHW: Tensor, row_N: Tensor, size_O: Tensor) -> Tensor:
+    """The sum of squared distances to all members is n|x|² - 2x·s + const, s being their sum."""
+    found = []
+    for rows in row_N.split(size_O.tolist()):
+        pixels = images_NCHW[rows].flatten(1).double()
+        spread = len(rows) * pixels.square().sum(1) - 2 * pixels @ pixels.sum(0)
+        found.append(rows[spread.argmin()])
+    return torch.stack(found)
 
 
 def _to_float(images: Tensor) -> Tensor:

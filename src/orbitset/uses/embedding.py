@@ -3,6 +3,7 @@
 Shapes: N images, D code entries.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +14,16 @@ from PIL import Image
 
 from orbitset.datasets.folder import find_images
 from orbitset.datasets.stream import ImageStream
-from orbitset.datasets.table import ImageTable, Problem, named
+from orbitset.datasets.table import ImageTable, Problem
 from orbitset.errors import DataError, RunError
 from orbitset.models import Model
-from orbitset.models.codes import open_codes
+from orbitset.models.codes import open_codes, paths_beside
 from orbitset.precision import Precision
 
 Progress = Callable[[int, int], None]
 """Images done, and of how many"""
 _BATCH = 64
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Summary:
     def check(self) -> "Summary":
         """An error if nothing at all could be done."""
         if not self.done:
-            raise DataError(f"no image could be read: {named(self.problems)}")
+            raise _nothing_read(self.problems)
         return self
 
 
@@ -58,6 +60,17 @@ def embed(
 ) -> Embedded:
     """Codes of files, and of all images in folders, kept in memory."""
     table = find_images(images).table
+    return embed_table(model, table, precision=precision, on_progress=on_progress)
+
+
+def embed_table(
+    model: Model,
+    table: ImageTable,
+    *,
+    precision: Precision = "float32",
+    on_progress: Progress | None = None,
+) -> Embedded:
+    """The same of files that were found already."""
     stream = ImageStream(table, model.wanted, batch=_BATCH)
     paths: list[str] = []
     codes: list[np.ndarray] = []
@@ -65,7 +78,7 @@ def embed(
         paths += [table.paths[at] for at in places]
         codes.append(batch)
     if not codes:
-        raise DataError(f"no image could be read: {named(stream.problems)}")
+        raise _nothing_read(stream.problems)
     return Embedded(tuple(paths), np.concatenate(codes), tuple(stream.problems))
 
 
@@ -79,18 +92,28 @@ def embed_to_file(
     on_progress: Progress | None = None,
 ) -> Summary:
     """The same into a .parquet or .npy file, in memory that does not grow with their number."""
-    if out.exists() and not overwrite:
-        raise RunError(
-            f"{out} exists already", hint="add --overwrite, or choose another name", is_usage=True
-        )
+    codes_file = open_codes(out, model.code_size)
+    written = [out, paths_beside(out)] if out.suffix.lower() == ".npy" else [out]
+    for path in written:
+        if path.is_dir():
+            raise RunError(f"{path} is a folder; choose another name", is_usage=True)
+        if path.exists() and not overwrite:
+            hint = "add --overwrite, or choose another name"
+            raise RunError(f"{path} exists already", hint=hint, is_usage=True)
     found = find_images(images)
-    stream = ImageStream(found.table, model.wanted, batch=_BATCH)
+    odd = [
+        Problem(row, f"{path} {reason}")
+        for row, path in zip(found.table.rows, found.table.paths, strict=True)
+        if (reason := codes_file.refuses(path))
+    ]
+    table = found.table.without(odd, "skip")
+    stream = ImageStream(table, model.wanted, batch=_BATCH)
     summary = Summary(ignored=found.ignored)
-    with open_codes(out, model.code_size) as file:
+    with codes_file as file:
         for places, codes in _each(model, stream, precision, on_progress):
-            file.write([found.table.paths[at] for at in places], codes)
+            file.write([table.paths[at] for at in places], codes)
             summary.done += len(places)
-        summary.problems = tuple(stream.problems)
+        summary.problems = (*odd, *stream.problems)
         summary.check()
     return summary
 
@@ -107,6 +130,7 @@ def rectify_to_folder(
     found = find_images(images)
     table = found.table
     targets = _targets(table, images, out)
+    _check_apart(table, targets)
     taken = [path for path in targets if path.exists()]
     if taken and not overwrite:
         raise RunError(
@@ -126,7 +150,7 @@ def rectify_to_folder(
             Image.fromarray(upright).save(targets[at])
         summary.done += len(places)
         if on_progress is not None:
-            on_progress(summary.done, len(table))
+            on_progress(summary.done + len(stream.problems), len(table))
     summary.problems = tuple(stream.problems)
     return summary.check()
 
@@ -172,11 +196,35 @@ def _each(
 def _targets(table: ImageTable, sources: Sequence[Path | str], out: Path) -> list[Path]:
     """Below folders the same sub-folders; a name that comes twice gets a number."""
     roots = [Path(source) for source in sources if Path(source).is_dir()]
-    taken: dict[Path, int] = {}
-    targets = []
+    wished = []
     for path in map(Path, table.paths):
         inside = next((path.relative_to(root) for root in roots if path.is_relative_to(root)), None)
-        target = out / (inside or Path(path.name)).with_suffix(".png")
-        count = taken[target] = taken.get(target, 0) + 1
-        targets.append(target if count == 1 else target.with_stem(f"{target.stem}-{count}"))
-    return targets
+        wished.append(out / (inside or Path(path.name)).with_suffix(".png"))
+    counts, taken = dict.fromkeys(wished, 1), set(wished)
+    targets: dict[Path, None] = {}
+    for wish in wished:
+        target = wish
+        while target in targets or (target != wish and target in taken):
+            counts[wish] += 1
+            target = wish.with_stem(f"{wish.stem}-{counts[wish]}")
+        targets[target] = None
+    return list(targets)
+
+
+def _check_apart(table: ImageTable, targets: Sequence[Path]) -> None:
+    """Refuse to write over what is read, whatever may be overwritten."""
+    sources = {os.path.realpath(path) for path in table.paths}
+    for target in targets:
+        if os.path.realpath(target) in sources:
+            raise RunError(
+                f"{target} is one of the images to rectify; choose another folder", is_usage=True
+            )
+
+
+def _nothing_read(problems: Sequence[Problem]) -> DataError:
+    """The first few reasons, and how many more there are."""
+    reasons = "; ".join(problem.reason for problem in problems[:_MOST_NAMED])
+    more = len(problems) - _MOST_NAMED
+    return DataError(
+        f"no image could be read: {reasons}" + (f"; and {more:,} more" if more > 0 else "")
+    )

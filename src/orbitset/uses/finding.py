@@ -1,17 +1,20 @@
 """Search: an index of many images, and those of them that show what a picture shows."""
 
+import contextlib
+import functools
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orbitset.datasets.folder import find_images
+from orbitset.datasets.folder import Found, find_images
 from orbitset.datasets.table import Problem
-from orbitset.errors import DataError
+from orbitset.errors import ConfigError, DataError, OrbitsetError
 from orbitset.models import Model
 from orbitset.search.index import Index
 from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 from orbitset.search.stored import Kind
-from orbitset.uses.embedding import Progress, Summary, embed, embedded_batches
+from orbitset.uses.embedding import Progress, Summary, embed_table, embedded_batches
 
 _AT_ONCE = 4_096
 
@@ -46,18 +49,30 @@ def add_to_index(
     folder: Path,
     images: Sequence[Path | str],
     *,
-    kind: Kind = "flat",
+    kind: Kind | None = None,
     on_progress: Progress | None = None,
 ) -> Indexed:
     """Add images to an index, which is made if it is not there; all of them, or none after an error.
 
-    Items are called by their absolute paths: one that is there already gets its code anew.
+    Items are called by their absolute paths: one that is there already gets its code anew. A new index is
+    flat unless another kind is asked for.
     """
-    found = find_images([Path(image).resolve() for image in images])
+    found = _located(images)
     if (folder / "index.json").exists():
         index = Index.open(folder, model_id=model.id)
-    else:
-        index = Index.create(folder, model_id=model.id, code_size=model.code_size, kind=kind)
+        if kind not in (None, index.kind):
+            raise ConfigError(f"the index at {folder} is of the kind {index.kind}, not {kind}")
+        return _add(model, index, found, on_progress)
+    had_folder = folder.exists()
+    index = Index.create(folder, model_id=model.id, code_size=model.code_size, kind=kind or "flat")
+    try:
+        return _add(model, index, found, on_progress)
+    except BaseException:
+        _discard(folder, had_folder)
+        raise
+
+
+def _add(model: Model, index: Index, found: Found, on_progress: Progress | None) -> Indexed:
     summary = Indexed(ignored=found.ignored)
     problems: list[Problem] = []
     with index.changes():
@@ -74,13 +89,27 @@ def add_to_index(
     return summary
 
 
+def _discard(folder: Path, keep_folder: bool) -> None:
+    """Remove an index that was made for nothing."""
+    with contextlib.suppress(OSError, OrbitsetError):
+        if len(Index.open(folder)):
+            return
+        for pattern in ("index.json", "codes.*.faiss", "items.*.jsonl", ".lock"):
+            for path in folder.glob(pattern):
+                path.unlink()
+        if not keep_folder:
+            folder.rmdir()
+
+
 def remove_from_index(folder: Path, images: Sequence[Path | str]) -> tuple[int, list[str], int]:
     """How many are gone, which were not there, and how many are left; a folder means all that lies in it."""
     index = Index.open(folder)
-    names, unknown = [], []
-    for image in images:
-        path = Path(image).resolve()
-        inside = [name for name in index.names if Path(name).is_relative_to(path)]
+    known = index.names
+    names: list[str] = []
+    unknown: list[str] = []
+    for image, path in zip(images, _absolute(images), strict=True):
+        below = os.path.join(path, "")
+        inside = [path] if path in index else [name for name in known if name.startswith(below)]
         names += inside
         if not inside:
             unknown.append(str(image))
@@ -100,7 +129,7 @@ def search_index(
     index = Index.open(folder, model_id=model.id)
     if not len(index):
         raise DataError(f"the index at {folder} is empty", hint="add images to it first")
-    found = embed(model, [Path(query).resolve() for query in queries], on_progress=on_progress)
+    found = embed_table(model, _located(queries).table, on_progress=on_progress)
     answers = index.search(found.codes_ND, k, exclude_self=found.paths)
     return [
         Answer(
@@ -132,3 +161,21 @@ def search_sheet(model: Model, answers: Sequence[Answer]) -> str:
         rows.append(SheetRow(answer.query, pictures))
     note = "Nearest first, with the squared distance of their codes from the query's."
     return contact_sheet(rows, title="Search", note=note)
+
+
+def _located(images: Sequence[Path | str]) -> Found:
+    """Images by their absolute paths, each once."""
+    found = find_images(images)
+    paths = tuple(dict.fromkeys(_absolute(found.table.paths)))
+    rows = tuple(range(1, len(paths) + 1))
+    return replace(found, table=replace(found.table, paths=paths, rows=rows))
+
+
+def _absolute(paths: Sequence[Path | str]) -> list[str]:
+    """Paths as items are called: through no link, though an image may be one itself."""
+    real = functools.cache(os.path.realpath)
+    return [
+        str(real(path) if os.path.isdir(path) else os.path.join(real(folder or "."), name))
+        for path in paths
+        for folder, name in [os.path.split(path)]
+    ]

@@ -7,7 +7,7 @@ from orbitset.models import Model
 from orbitset.search.duplicates import Group, find_groups
 from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 from orbitset.uses.embedding import Embedded, Progress, embed
-from orbitset.uses.verifying import threshold_of
+from orbitset.uses.verifying import check_distance, threshold_of
 
 FAR = 0.001
 
@@ -23,6 +23,7 @@ def find_duplicates(
     """Groups joined by pairs up to a threshold, given or the model's own; and all that was looked at."""
     if threshold is None:
         threshold = threshold_of(model, far).threshold
+    check_distance("threshold", threshold)
     found = embed(model, images, on_progress=on_progress)
     return find_groups(found.codes_ND, threshold=threshold, names=found.paths), found
 

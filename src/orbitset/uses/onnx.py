@@ -1,5 +1,6 @@
 """A model as ONNX files, checked against PyTorch on the same images before anyone relies on them."""
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -56,14 +57,14 @@ def export_onnx(model: Model, folder: Path) -> list[Exported]:
 
     The batch may have any size. Images are floats in [0, 1].
     """
-    _check_installed()
+    check_installed()
     folder.mkdir(parents=True, exist_ok=True)
     about = model.description.input
     generator = stream("onnx")
     images = torch.rand(
         max(BATCHES), about.channels, about.size_px, about.size_px, generator=generator
     )
-    model.network.to("cpu")
+    model = Model(copy.deepcopy(model.network).cpu(), model.description)
     with torch.inference_mode():
         codes = model.network.encode(images)
     parts = [("encoder", _Encode(model), images, "images", "codes")]
@@ -123,7 +124,8 @@ def _quiet() -> Iterator[None]:
         log.level = before
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
+    """Refuse to begin without what the export needs."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401

@@ -12,6 +12,7 @@ from orbitset.models import Model
 from orbitset.search.examples import By, Examples, Recognised, leave_one_out_threshold
 from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 from orbitset.uses.embedding import Progress, embed
+from orbitset.uses.verifying import check_distance
 
 Source = Literal["given", "examples", "calibration", "none"]
 
@@ -27,12 +28,14 @@ class Classified:
     reject_above: float | None
     """Squared distance from which on an image is of no class"""
     rejects_by: Source
+    unknown: tuple[str, ...]
+    """Classes of which no example can be read"""
     problems: tuple[Problem, ...]
 
 
 def classify(
     model: Model,
-    examples: Path,
+    examples: Path | str,
     images: Sequence[Path | str],
     *,
     by: By = "nearest",
@@ -47,6 +50,8 @@ def classify(
     too far is the one given, or what tells the classes apart among their examples, or the model's own; with
     `is_open=False` nothing is too far.
     """
+    _check(reject_above, is_open)
+    examples = Path(examples)
     table = scan_folder(examples).table
     known = embed(model, [examples])
     classes = dict(
@@ -73,18 +78,23 @@ def classify(
         shown,
         reject_above,
         rejects_by,
+        tuple(label for label in dict.fromkeys(classes.values()) if label not in shown),
         (*known.problems, *queries.problems),
     )
+
+
+def _check(reject_above: float | None, is_open: bool) -> None:
+    if reject_above is None:
+        return
+    if not is_open:
+        raise ConfigError("nothing is to be rejected, and from a distance on; give one of both")
+    check_distance("the distance to reject from", reject_above)
 
 
 def _threshold(
     model: Model, examples: Examples, given: float | None, is_open: bool, far: float
 ) -> tuple[float | None, Source]:
     if given is not None:
-        if not is_open:
-            raise ConfigError("nothing is to be rejected, and from a distance on; give one of both")
-        if not given >= 0:
-            raise ConfigError(f"the distance is {given}; give a squared distance, at least 0")
         return given, "given"
     if not is_open:
         return None, "none"

@@ -1,5 +1,6 @@
 """Verification: do two pictures show the same thing?"""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +38,15 @@ def verify_pair(
     if threshold is None:
         point = threshold_of(model, far)
         threshold = point.threshold
-    elif not threshold >= 0:
-        raise ConfigError(f"threshold is {threshold}; give a squared distance, at least 0")
+    check_distance("threshold", threshold)
     distance = float(model.distances([a], [b])[0])
     return Verdict(distance, threshold, distance <= threshold, point)
+
+
+def check_distance(name: str, value: float) -> None:
+    """Refuse what is no squared distance."""
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"{name} is {value}; give a squared distance, at least 0")
 
 
 def threshold_of(model: Model, far: float) -> Point:

@@ -1,0 +1,285 @@
+"""The encoder as scikit-learn's users expect one: fit, transform, rectify, kneighbors, in arrays.
+
+Shapes: N images of H x W with C channels (2-D input: F features, the pixels of an image), D code entries,
+S x S what the network sees.
+"""
+
+import math
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.neighbors import NearestNeighbors
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from orbitset.encoders import EncoderConfig, build_encoder
+from orbitset.losses import LossConfig, build_loss
+from orbitset.losses.methods import Method
+from orbitset.orbits import ObservedOrbits, OrbitBatches
+from orbitset.orbits.observed import choose_targets
+from orbitset.training import fit as train
+
+_ENCODE_BATCH = 512
+NO_ORBIT = -1
+
+
+class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Codes learned from groups of images that show the same thing.
+
+    Parameters
+    ----------
+    method : OJ, OT, OE, EX or AE, the objective.
+    code_size : numbers in a code.
+    channels : width of each block of the network; the image is halved after each.
+    epochs : passes over all images.
+    orbits_per_batch, members_per_batch : how many of both a batch shows, at most.
+    learning_rate : at its peak.
+    margin_fraction, discriminate_weight : of the triplet term, see `LossConfig`.
+    image_shape : (H, W) or (H, W, C) of images that come as rows of features; without it rows are laid into
+        the smallest square that holds them.
+    random_state : of weights and batches.
+    device : where to train and encode.
+
+    Attributes
+    ----------
+    network_ : the trained encoder, a `torch.nn.Module`.
+    codes_ : of the images it was fitted to, which `kneighbors` searches.
+    image_shape_ : (H, W, C) of the images it takes.
+
+    >>> rng = np.random.default_rng(0)
+    >>> images, orbits = rng.random((12, 8, 8)), np.repeat([0, 1, 2], 4)
+    >>> encoder = OrbitEncoder(code_size=4, channels=(4,), epochs=1, random_state=0).fit(images, orbits)
+    >>> encoder.transform(images).shape, encoder.rectify(images).shape
+    ((12, 4), (12, 8, 8))
+    """
+
+    def __init__(
+        self,
+        method: Method = "OJ",
+        *,
+        code_size: int = 64,
+        channels: tuple[int, ...] = (16, 32, 64),
+        epochs: float = 20.0,
+        orbits_per_batch: int = 18,
+        members_per_batch: int = 4,
+        learning_rate: float = 3e-3,
+        margin_fraction: float = 0.4,
+        discriminate_weight: float = 1.0,
+        image_shape: tuple[int, ...] | None = None,
+        random_state: Any = None,
+        device: str = "cpu",
+    ) -> None:
+        self.method = method
+        self.code_size = code_size
+        self.channels = channels
+        self.epochs = epochs
+        self.orbits_per_batch = orbits_per_batch
+        self.members_per_batch = members_per_batch
+        self.learning_rate = learning_rate
+        self.margin_fraction = margin_fraction
+        self.discriminate_weight = discriminate_weight
+        self.image_shape = image_shape
+        self.random_state = random_state
+        self.device = device
+
+    def fit(
+        self, X: ArrayLike, orbits: ArrayLike | None = None, y: ArrayLike | None = None
+    ) -> Self:
+        """Learn from images and the orbit of each; -1 is for images of no orbit, which are not learned from.
+
+        Orbits are any values that can be compared. Where there are none, labels `y` take their place, and
+        without both every image is an orbit of its own, which leaves nothing to tell apart.
+        """
+        orbits = y if orbits is None else orbits
+        if self.method not in ("OJ", "OT", "OE", "EX", "AE"):
+            raise ValueError(
+                f"method is {self.method!r}; choose OJ, OT, OE, EX or AE (for labels give them as orbits)"
+            )
+        if not self.epochs > 0:
+            raise ValueError(f"epochs is {self.epochs}; give a number above 0")
+        images = self._checked(X, is_first=True)
+        orbit_N = _numbered(orbits, len(images))
+        kept = orbit_N >= 0
+        if not kept.any():
+            raise ValueError("no image has an orbit: all are -1")
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        self._scale(images)
+        shown = self._shown(images)[torch.from_numpy(kept)]
+        levels = shown.mul(255).round().byte()
+        orbit = torch.from_numpy(np.unique(orbit_N[kept], return_inverse=True)[1]).long()
+        observed = ObservedOrbits(
+            levels, orbit, choose_targets("medoid", levels, orbit), device=self.device
+        )
+        largest = int(orbit.bincount().max())
+        batches = OrbitBatches(
+            observed,
+            orbits_per_batch=min(self.orbits_per_batch, len(observed)),
+            members_per_batch=min(self.members_per_batch, largest),
+            seed=seed,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = build_encoder(
+                EncoderConfig(
+                    channels=tuple(self.channels), code_size=self.code_size, code_norm="sphere"
+                ),
+                in_channels=shown.shape[1],
+                size_px=shown.shape[-1],
+            )
+            self.network_ = network.to(self.device)
+            config = LossConfig(
+                margin_fraction=self.margin_fraction, discriminate_weight=self.discriminate_weight
+            )
+            loss = build_loss(
+                self.method,
+                config,
+                code_size=self.code_size,
+                num_orbits=len(observed),
+                default_margin=self.margin_fraction * 2 * self.code_size,
+            ).to(self.device)
+        train(
+            self.network_,
+            loss,
+            batches,
+            steps=max(1, batches.position_at(self.epochs)),
+            peak_learning_rate=self.learning_rate,
+            precision="float32",
+        )
+        self.network_.eval()
+        self.codes_ = self._encode(images)
+        self._n_features_out = self.code_size
+        return self
+
+    def fit_transform(
+        self, X: ArrayLike, orbits: ArrayLike | None = None, y: ArrayLike | None = None
+    ) -> np.ndarray:
+        """Learn, and give the codes of what was learned from."""
+        codes: np.ndarray = self.fit(X, orbits, y).codes_
+        return codes
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Codes, (N, D) float32."""
+        check_is_fitted(self)
+        return self._encode(self._checked(X))
+
+    def rectify(self, X: ArrayLike) -> np.ndarray:
+        """What each image looks like in its canonical pose, in the shape and scale of what was given."""
+        check_is_fitted(self)
+        images = self._checked(X)
+        height, width, channels = self.image_shape_
+        made = []
+        with torch.inference_mode():
+            for batch in self._shown(images).split(_ENCODE_BATCH):
+                upright = self.network_.rectify(batch.to(self.device)).clamp(0, 1)
+                made.append(F.interpolate(upright, (height, width), mode="bilinear").cpu())
+        values = torch.cat(made).permute(0, 2, 3, 1).numpy()
+        values = values * (self.high_ - self.low_) + self.low_
+        given = np.asarray(X)
+        if given.ndim == 2:
+            return values.reshape(len(values), -1)[:, : self.n_features_in_]
+        return values[..., 0] if given.ndim == 3 else values
+
+    def kneighbors(
+        self, X: ArrayLike | None = None, n_neighbors: int = 5, return_distance: bool = True
+    ) -> Any:
+        """The nearest images of those it was fitted to: Euclidean distances (N, K), and their rows.
+
+        Without `X`, of each of those themselves, which do not find themselves.
+        """
+        check_is_fitted(self)
+        found = NearestNeighbors(n_neighbors=n_neighbors).fit(self.codes_)
+        queries = None if X is None else self.transform(X)
+        return found.kneighbors(queries, return_distance=return_distance)
+
+    def _checked(self, X: ArrayLike, *, is_first: bool = False) -> np.ndarray:
+        """Images as (N, H, W, C) in float64 or uint8, checked as scikit-learn does."""
+        is_images = getattr(X, "ndim", 2) > 2
+        if not is_images:
+            rows = validate_data(self, X, dtype="numeric", reset=is_first)
+            if is_first:
+                self.image_shape_ = _shape_of(rows.shape[1], self.image_shape)
+            height, width, channels = self.image_shape_
+            missing = height * width * channels - rows.shape[1]
+            padded: np.ndarray = np.pad(rows, ((0, 0), (0, missing)))
+            return padded.reshape(-1, height, width, channels)
+        images: np.ndarray = check_array(X, dtype="numeric", allow_nd=True)
+        if images.ndim == 3:
+            images = images[..., None]
+        if images.ndim != 4 or images.shape[3] not in (1, 3):
+            raise ValueError(
+                f"images have shape {np.shape(X)}; give (N, H, W), (N, H, W, 3) or rows of pixels"
+            )
+        shape = images.shape[1:]
+        if is_first:
+            self.image_shape_ = shape
+            self.n_features_in_ = math.prod(shape)
+        elif shape != self.image_shape_:
+            raise ValueError(f"images have shape {shape}; it was fitted to {self.image_shape_}")
+        return images
+
+    def _scale(self, images: np.ndarray) -> None:
+        """Which values stand for black and white: those of the type, of [0, 1], or of the images."""
+        if images.dtype == np.uint8:
+            self.low_, self.high_ = 0.0, 255.0
+            return
+        low, high = float(images.min()), float(images.max())
+        self.low_, self.high_ = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+        if self.high_ == self.low_:
+            self.high_ = self.low_ + 1
+
+    def _shown(self, images: np.ndarray) -> Tensor:
+        """What the network sees: (N, C, S, S) in [0, 1]."""
+        scaled = (images.astype(np.float64) - self.low_) / (self.high_ - self.low_)
+        shown = torch.from_numpy(scaled.clip(0, 1)).float().permute(0, 3, 1, 2)
+        multiple = 2 ** len(self.channels)
+        size = -(-max(shown.shape[2:]) // multiple) * multiple
+        if shown.shape[2:] == (size, size):
+            return shown.contiguous()
+        return F.interpolate(shown, (size, size), mode="bilinear")
+
+    def _encode(self, images: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            codes = [
+                self.network_.encode(batch.to(self.device)).cpu()
+                for batch in self._shown(images).split(_ENCODE_BATCH)
+            ]
+        found: np.ndarray = torch.cat(codes).numpy()
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.transformer_tags.preserves_dtype = []
+        tags.non_deterministic = False
+        return tags
+
+
+def _numbered(orbits: ArrayLike | None, count: int) -> np.ndarray:
+    """A number for each image, -1 for those of no orbit."""
+    if orbits is None:
+        return np.arange(count)
+    values = np.asarray(orbits)
+    if values.shape != (count,):
+        raise ValueError(f"orbits have shape {values.shape} for {count} images; give one for each")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError("orbits contain NaN or infinity; give -1 for images of no orbit")
+    numbers = np.unique(values, return_inverse=True)[1]
+    is_none = values == NO_ORBIT if values.dtype.kind in "iuf" else np.zeros(count, bool)
+    return np.where(is_none, NO_ORBIT, numbers)
+
+
+def _shape_of(features: int, asked: tuple[int, ...] | None) -> tuple[int, int, int]:
+    """The image that a row of features is."""
+    if asked is None:
+        side = math.isqrt(features - 1) + 1
+        return side, side, 1
+    shape = (*asked, 1) if len(asked) == 2 else tuple(asked)
+    if len(shape) != 3 or math.prod(shape) != features:
+        raise ValueError(f"image_shape is {asked}, but rows have {features} features")
+    height, width, channels = shape
+    return height, width, channels

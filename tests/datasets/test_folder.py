@@ -1,0 +1,121 @@
+"""Which images a folder holds, and in which order."""
+
+import os
+
+import pytest
+from PIL import Image
+
+from orbitset.datasets.folder import find_images, holds_files, holds_images, scan_folder
+from orbitset.errors import DataError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Empty files by their names; nothing is decoded here."""
+
+    def make(*names, root=tmp_path / "photos"):
+        for name in names:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
+        return root
+
+    return make
+
+
+def test_sub_folders_are_orbits_and_numbers_are_counted(folder):
+    root = folder("b/img10.png", "b/img2.png", "b/IMG1.PNG", "a/x.jpeg", "a/deep/y.webp", "top.gif")
+    found = scan_folder(root)
+    names = ["top.gif", "a/x.jpeg", "a/deep/y.webp", "b/IMG1.PNG", "b/img2.png", "b/img10.png"]
+    assert list(found.table.paths) == names
+    assert found.table.columns["orbit"] == ("", "a", "a/deep", "b", "b", "b")
+    assert found.table.rows == (1, 2, 3, 4, 5, 6)
+
+
+def test_names_that_count_the_same_have_an_order_of_their_own(folder, monkeypatch):
+    root = folder("a1.png", "A1.png", "a01.png", "a001.png")
+    walk = os.walk
+    orders = []
+    for turn in (1, -1):
+        monkeypatch.setattr(
+            os, "walk", lambda *given, _turn=turn, **more: (
+                (at, inner, sorted(names)[::_turn]) for at, inner, names in walk(*given, **more)
+            )
+        )  # fmt: skip
+        orders.append(scan_folder(root).table.paths)
+    assert orders[0] == orders[1]
+
+
+def test_what_is_hidden_is_left_aside_and_what_is_no_image_is_named(folder):
+    root = folder("a.png", ".hidden.png", ".thumbs/b.png", "notes.txt", "sub/Thumbs.db")
+    found = scan_folder(root)
+    assert found.table.paths == ("a.png",)
+    assert found.ignored == ("notes.txt", "sub/Thumbs.db")
+
+
+def test_a_folder_may_be_called_like_an_image(folder):
+    root = folder("x.png/inside.jpg")
+    assert scan_folder(root).table.paths == ("x.png/inside.jpg",)
+    assert find_images([root / "x.png"]).table.paths == (str(root / "x.png/inside.jpg"),)
+
+
+def test_links_are_followed_once_and_never_round(folder, tmp_path):
+    root = folder("real/a.png")
+    elsewhere = folder("c.png", root=tmp_path / "elsewhere")
+    (root / "up").symlink_to("..")
+    (root / "self").symlink_to(".")
+    (root / "twin").symlink_to("real")
+    (root / "loop.png").symlink_to("loop.png")
+    (root / "linked").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(root)
+    assert scan_folder(root).table.paths == ("loop.png", "linked/c.png", "real/a.png")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_named(folder):
+    root = folder("a.png", "secret/b.png")
+    (root / "secret").chmod(0)
+    found = scan_folder(root)
+    (root / "secret").chmod(0o700)
+    assert found.ignored == ("secret",)
+
+
+def test_holding_images_means_finding_them(folder):
+    root = folder("notes.txt", ".thumbs/a.png")
+    assert not holds_images(root)
+    assert holds_files(root, {".txt"})
+    with pytest.raises(DataError, match="there is no image in .* looked for: avif, bmp"):
+        scan_folder(root)
+    folder("sub/a.TIFF")
+    assert holds_images(root)
+
+
+def test_a_manifest_says_that_there_are_images(folder):
+    assert holds_images(folder("manifest.csv"))
+
+
+def test_files_and_folders_come_in_the_order_they_are_named_and_once(folder):
+    root = folder("b.png", "a.png", "sub/c.png")
+    found = find_images([root / "b.png", str(root), root / "sub"])
+    assert found.table.paths == tuple(str(root / name) for name in ("b.png", "a.png", "sub/c.png"))
+    assert found.table.source == "3 files and folders"
+
+
+def test_a_file_that_is_named_need_not_look_like_an_image(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "scan.dat", "PNG")
+    assert find_images([tmp_path / "scan.dat"]).table.paths == (str(tmp_path / "scan.dat"),)
+
+
+@pytest.mark.parametrize("name", ["with space.png", "größe 東京.png", "new\nline.png", "-dash.png"])
+def test_names_may_be_anything(folder, name):
+    assert scan_folder(folder(name)).table.paths == (name,)
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    (tmp_path / "broken.png").symlink_to("gone.png")
+    for name in ("gone.png", "broken.png"):
+        with pytest.raises(DataError, match=f"there is no image or folder .*{name}"):
+            find_images([tmp_path / name])
+    with pytest.raises(DataError, match="there is no folder"):
+        scan_folder(tmp_path / "gone")
+    with pytest.raises(DataError, match="no image was named"):
+        find_images([])

@@ -1,0 +1,137 @@
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+from orbitset import OrbitEncoder
+
+NOT_CONFORM = {
+    "check_fit_score_takes_y": "orbits, not labels, are what is learned from: fit(X, orbits, y=None)"
+}
+
+
+def _encoder(**settings):
+    small = {"code_size": 4, "channels": (4,), "epochs": 1, "random_state": 0}
+    return OrbitEncoder(**{**small, **settings})
+
+
+@pytest.fixture(scope="module")
+def patterns():
+    """8 orbits of 6 images: a pattern each, moved sideways, noisy."""
+    rng = np.random.default_rng(0)
+    shapes = rng.random((8, 8, 8)) > 0.6
+    images = np.stack([np.roll(shapes[at // 6], rng.integers(8), 1) for at in range(48)])
+    return (0.9 * images + 0.1 * rng.random(images.shape)), np.arange(48) // 6
+
+
+def test_it_is_an_estimator_as_scikit_learn_wants_it():
+    results = check_estimator(
+        _encoder(), expected_failed_checks=NOT_CONFORM, on_fail=None, on_skip=None
+    )
+    wrong = {one["check_name"]: one["exception"] for one in results if one["status"] == "failed"}
+    assert wrong == {}
+    assert {one["check_name"] for one in results if one["status"] == "xfail"} == set(NOT_CONFORM)
+
+
+def test_orbits_are_learned(patterns):
+    images, orbits = patterns
+    encoder = _encoder(code_size=16, channels=(8, 16), epochs=60).fit(images, orbits)
+
+    def nearest_is_of_the_orbit(codes):
+        distance = ((codes[:, None] - codes) ** 2).sum(2)
+        np.fill_diagonal(distance, np.inf)
+        return (orbits[distance.argmin(1)] == orbits).mean()
+
+    assert nearest_is_of_the_orbit(encoder.codes_) > 0.95
+    assert nearest_is_of_the_orbit(images.reshape(48, -1)) < 0.9
+    _, rows = encoder.kneighbors(n_neighbors=1)
+    assert (orbits[rows[:, 0]] == orbits).mean() == nearest_is_of_the_orbit(encoder.codes_)
+    distances, rows = encoder.kneighbors(images[:3], n_neighbors=2)
+    assert rows[:, 0].tolist() == [0, 1, 2] and np.allclose(distances[:, 0], 0, atol=1e-3)
+
+
+@pytest.mark.parametrize("layout", ["images", "rows", "uint8", "colour", "wide"])
+def test_any_layout_of_images_comes_back_rectified_as_it_was(patterns, layout):
+    images, orbits = patterns
+    given = {
+        "images": images,
+        "rows": images.reshape(48, -1),
+        "uint8": (images * 255).astype(np.uint8),
+        "colour": np.stack([images, images, 1 - images], 3),
+        "wide": images[:, :5],
+    }[layout]
+    encoder = _encoder(channels=(4, 8)).fit(given, orbits)
+    upright = encoder.rectify(given)
+    assert upright.shape == given.shape
+    assert upright.min() >= 0 and upright.max() <= (255 if layout == "uint8" else 1)
+    assert encoder.transform(given).shape == (48, 4)
+    assert np.array_equal(encoder.transform(given), encoder.codes_)
+
+
+def test_images_of_no_orbit_are_not_learned_from(patterns):
+    images, orbits = patterns
+    some = np.where(np.arange(48) < 24, orbits, -1)
+    all_codes = _encoder().fit(images, some).transform(images[:24])
+    few_codes = _encoder().fit(images[:24], some[:24]).transform(images[:24])
+    assert np.array_equal(all_codes, few_codes)
+    with pytest.raises(ValueError, match="no image has an orbit"):
+        _encoder().fit(images, np.full(48, -1))
+
+
+def test_names_of_orbits_may_be_texts(patterns):
+    images, orbits = patterns
+    named = np.array([f"orbit {number}" for number in orbits])
+    assert np.array_equal(
+        _encoder().fit(images, named).codes_, _encoder().fit(images, orbits).codes_
+    )
+
+
+def test_a_seed_decides_all_and_a_copy_is_as_good(patterns):
+    images, orbits = patterns
+    encoder = _encoder().fit(images, orbits)
+    again = clone(encoder).fit(images, orbits)
+    thawed = pickle.loads(pickle.dumps(encoder))
+    for other in (again, thawed):
+        assert np.array_equal(other.transform(images), encoder.codes_)
+    assert not np.array_equal(_encoder(random_state=1).fit(images, orbits).codes_, encoder.codes_)
+
+
+def test_it_is_a_step_of_a_pipeline(patterns):
+    images, orbits = patterns
+    rows = images.reshape(48, -1)
+    steps = make_pipeline(_encoder(), KNeighborsClassifier(1)).fit(rows, orbits)
+    assert steps.score(rows, orbits) == 1
+    names = steps[0].get_feature_names_out()
+    assert names.tolist() == [f"orbitencoder{number}" for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "XX"}, "method is 'XX'"),
+        ({"image_shape": (3, 3)}, "image_shape is"),
+        ({"epochs": -1}, "epochs"),
+        ({"channels": ()}, "channels"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(patterns, settings, message):
+    images, orbits = patterns
+    with pytest.raises(ValueError, match=message):
+        _encoder(**settings).fit(images.reshape(48, -1), orbits)
+
+
+def test_what_cannot_be_images_is_refused(patterns):
+    images, orbits = patterns
+    encoder = _encoder().fit(images, orbits)
+    with pytest.raises(ValueError, match="fitted to"):
+        encoder.transform(images[:, :4])
+    with pytest.raises(ValueError, match="give \\(N, H, W\\)"):
+        _encoder().fit(np.zeros((4, 8, 8, 2)), [0, 0, 1, 1])
+    with pytest.raises(ValueError, match="orbits have shape"):
+        _encoder().fit(images, orbits[:3])
+    with pytest.raises(ValueError, match="NaN"):
+        _encoder().fit(images, np.where(orbits == 0, np.nan, orbits))
