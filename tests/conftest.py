@@ -77,7 +77,9 @@ def build_model():
         points=tuple(Point(far=far, tar=tar, threshold=limit) for far, tar, limit in points),
     )
 
-    def build(size_px=16, channels=1, *, image_px=None, seed=0, calibration=calibration, **settings):
+    def build(
+        size_px=16, channels=1, *, image_px=None, seed=0, calibration=calibration, **settings
+    ):
         has_transformer = settings.pop("has_transformer", False)
         settings = {"channels": (4, 8), "code_size": 16, "code_norm": "sphere", **settings}
         encoder = EncoderConfig(**settings)

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/own-loss.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/own-loss.md", "docs/own-data.md"])
 def test_python_in_the_documents_runs(page, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert blocks

@@ -82,7 +82,7 @@ def test_an_error_of_the_listener_ends_reading_and_restores_pillow(numbered):
     with pytest.raises(KeyboardInterrupt):
         for _ in numbered(3000, batch=16):
             raise KeyboardInterrupt
-    assert Image.MAX_IMAGE_PIXELS == before and warnings.filters == filters
+    assert before == Image.MAX_IMAGE_PIXELS and warnings.filters == filters
     assert _Numbered.read_so_far < 1000
 
 
@@ -93,7 +93,7 @@ def test_two_streams_side_by_side_leave_pillow_as_it_was(numbered):
     assert sum(len(places) for places, _ in first) == 37
     assert Image.MAX_IMAGE_PIXELS is None
     assert sum(len(places) for places, _ in second) == 37
-    assert Image.MAX_IMAGE_PIXELS == before
+    assert before == Image.MAX_IMAGE_PIXELS
 
 
 def test_a_second_pass_lists_problems_once(numbered):

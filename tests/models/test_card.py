@@ -1,0 +1,29 @@
+from dataclasses import replace
+
+from orbitset.models.card import describe_card
+
+
+def test_it_says_what_goes_in_and_out_and_how_far_is_too_far(build_model):
+    about = build_model(size_px=32, image_px=28, channels=3).description
+    card = describe_card(about)
+    assert card.startswith("# faces, OJ\n")
+    assert "fitted to 28x28 px, colour, in the middle of a black square of 32 px" in card
+    assert "codes of 16 numbers" in card
+    assert "| 1.0% | 50.0% | 0.002 |" in card
+    assert "1,234 pairs of images of people, where the same person is the same thing" in card
+
+
+def test_scores_stand_beside_those_of_raw_pixels(build_model):
+    about = build_model().description
+    scores = {"auc": 0.91234, "own": 0.5}
+    trained = replace(about.trained, scores=scores, baselines={"auc": 0.6}, versions={"torch": "2"})
+    card = describe_card(replace(about, trained=trained))
+    assert "| verification, AUC | 0.912 | 0.600 |" in card
+    assert "| own | 0.500 |  |" in card
+    assert card.endswith("With torch 2.\n")
+
+
+def test_what_is_not_known_is_left_out(build_model):
+    card = describe_card(build_model(calibration=None).description)
+    assert "How good it is" not in card and "When are two images the same?" not in card
+    assert "fitted to 16x16 px, grey\n" in card
