@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from orbitset.config import from_dict, to_dict
 from orbitset.errors import ConfigError
+from orbitset.models import load_model_folder, save_model_folder
 from orbitset.models.description import Description, Input, identify
 
 
@@ -27,8 +30,23 @@ def test_thresholds_are_found_by_the_rate_they_were_measured_for(build_model):
         calibration.at(0.02)
 
 
-def test_the_id_is_told_by_the_weights(tmp_path):
-    (tmp_path / "weights").write_bytes(b"weights")
-    first = identify(tmp_path / "weights")
-    (tmp_path / "weights").write_bytes(b"weights!")
-    assert len(first) == 16 and identify(tmp_path / "weights") != first
+def test_the_id_is_told_by_all_that_decides_the_codes(build_model):
+    model = build_model()
+    weights, about = model.network.state_dict(), model.description
+    first = identify(weights, about.network, about.input)
+    assert len(first) == 16 and identify(dict(weights), about.network, about.input) == first
+    other = {name: value + 1 for name, value in weights.items()}
+    assert identify(other, about.network, about.input) != first
+    for network, shown in (
+        (replace(about.network, encoder=replace(about.network.encoder, pool=4)), about.input),
+        (about.network, replace(about.input, image_px=12)),
+    ):
+        assert identify(weights, network, shown) != first
+
+
+def test_a_copy_of_a_model_has_its_id(build_model, tmp_path):
+    model = build_model()
+    save_model_folder(model, tmp_path / "one")
+    first = load_model_folder(tmp_path / "one")
+    save_model_folder(first, tmp_path / "two")
+    assert load_model_folder(tmp_path / "two").id == first.id

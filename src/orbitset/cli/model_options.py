@@ -1,6 +1,7 @@
 """What the commands that use a model share: its options, progress, and how they print."""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,10 +61,12 @@ def printable(text: str) -> str:
     >>> print(printable("a\\nb.png"))
     a\\nb.png
     """
-    return "".join(
+    escaped = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text
     )
+    known = sys.stdout.encoding or "utf-8"
+    return escaped.encode(known, "backslashreplace").decode(known)
 
 
 def finish(

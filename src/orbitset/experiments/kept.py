@@ -1,5 +1,6 @@
 """What a finished run says of its model, so that it can be used without the run: model.json and a card."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,12 @@ def describe_model(
     channels, size_px = task.image_shape
     records = run.records()
     environment = run.read_json("environment.json")
+    shown = Input(size_px=size_px, channels=channels, image_px=_image_px(task))
+    network = Network(encoder=config.encoder, has_transformer=config.has_transformer)
     description = Description(
-        id=identify(run / "model.safetensors"),
-        input=Input(size_px=size_px, channels=channels, image_px=_image_px(task)),
-        network=Network(encoder=config.encoder, has_transformer=config.has_transformer),
+        id=identify(model.state_dict(), network, shown),
+        input=shown,
+        network=network,
         trained=Trained(
             name=config.name,
             data=Path(config.data).name,
@@ -78,7 +81,7 @@ def _means(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
     return {
         row["metric"]: row["mean"]
         for row in rows
-        if row["method"] == method and row["metric"] in _SCORES and row["mean"] is not None
+        if row["method"] == method and row["metric"] in _SCORES and math.isfinite(row["mean"])
     }
 
 

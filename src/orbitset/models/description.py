@@ -2,10 +2,14 @@
 configured to be trained."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, get_args
 
+import torch
+from torch import Tensor
+
+from orbitset.config import to_dict
 from orbitset.encoders import EncoderConfig
 from orbitset.errors import ConfigError, check_choice
 
@@ -103,7 +107,7 @@ class Description:
     """model.json"""
 
     id: str
-    """Told by its weights: two models of one id give the same codes"""
+    """Two models of one id give the same codes: see `identify`"""
     input: Input
     network: Network
     trained: Trained
@@ -115,7 +119,11 @@ class Description:
         check_choice("kind", self.kind, get_args(Literal["orbitset-model"]))
 
 
-def identify(weights: Path) -> str:
-    """A short name for a file of weights."""
-    with weights.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+def identify(weights: Mapping[str, Tensor], network: Network, shown: Input) -> str:
+    """A short name for all that decides which codes an image gets."""
+    digest = hashlib.sha256(repr((to_dict(network), to_dict(shown))).encode())
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -36,7 +36,8 @@ def save_model_folder(model: Model, folder: Path) -> None:
         for name, value in model.network.state_dict().items()
     }
     write_atomically(folder / WEIGHTS, safetensors.torch.save(tensors))
-    description = replace(model.description, id=identify(folder / WEIGHTS))
+    about = model.description
+    description = replace(about, id=identify(tensors, about.network, about.input))
     write_atomically(folder / CARD, describe_card(description).encode())
     write_description(folder, description)
 
@@ -53,13 +54,13 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
     description = read_description(folder)
     try:
         tensors = safetensors.torch.load_file(folder / WEIGHTS)
-        found = identify(folder / WEIGHTS)
     except FileNotFoundError:
         raise RunError(f"{folder} has no {WEIGHTS}: the weights of the model are missing") from None
     except (OSError, safetensors.SafetensorError) as error:
         raise RunError(f"{folder / WEIGHTS} cannot be read: {error}") from None
     if _shapes(tensors) != _expected(description, folder):
         raise RunError(f"{folder / WEIGHTS} is of another network than model.json describes")
+    found = identify(tensors, description.network, description.input)
     if found != description.id:
         raise RunError(
             f"{folder / WEIGHTS} has the id {found}, model.json says {description.id}: they do not belong "

@@ -11,6 +11,7 @@ from orbitset.datasets.folder import Found, find_images
 from orbitset.datasets.table import Problem
 from orbitset.errors import ConfigError, DataError, OrbitsetError
 from orbitset.models import Model
+from orbitset.search.folder import locked
 from orbitset.search.index import Index
 from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 from orbitset.search.stored import Kind
@@ -90,8 +91,8 @@ def _add(model: Model, index: Index, found: Found, on_progress: Progress | None)
 
 
 def _discard(folder: Path, keep_folder: bool) -> None:
-    """Remove an index that was made for nothing."""
-    with contextlib.suppress(OSError, OrbitsetError):
+    """Remove an index that was made for nothing, unless another process writes it by now."""
+    with contextlib.suppress(OSError, OrbitsetError), locked(folder):
         if len(Index.open(folder)):
             return
         for pattern in ("index.json", "codes.*.faiss", "items.*.jsonl", ".lock"):
