@@ -1,6 +1,7 @@
 """Training on a manifest, as its users do it."""
 
 import json
+import shutil
 
 import pytest
 
@@ -55,3 +56,35 @@ def test_what_describes_a_manifest_is_for_manifests(orbitset, fails, face_manife
     fails(orbitset("tune", face_manifest, "--orbit", "person"), 2)
     damaged = ["--on-problem", "ignore"]
     fails(orbitset("train", face_manifest, *DESCRIBED, *damaged), 2, "stop, skip")
+
+
+def test_what_was_trained_is_used_by_every_other_command(orbitset, face_manifest, tmp_path):
+    run, photos = tmp_path / "run", tmp_path / "photos"
+    command = ["train", face_manifest, *DESCRIBED, *SMALL, "--test", "session=4", "-q", "-o", run]
+    done = orbitset(*command)
+    assert done.returncode == 0, done.stderr
+    assert f"model: {run}" in done.stderr
+    for person in range(3):
+        (photos / f"p{person}").mkdir(parents=True)
+        for view in range(3):
+            name = f"{person}3{view}0.png"
+            shutil.copy(face_manifest.parent / name, photos / f"p{person}" / name)
+    one, other = photos / "p0" / "0310.png", photos / "p1" / "1310.png"
+    index, codes = tmp_path / "index", tmp_path / "codes.parquet"
+    for arguments, said in (
+        (["embed", run, photos, "-o", codes], "9 codes of 16 numbers"),
+        (["index", "add", run, index, photos], "9 added, 0 replaced; 9 images"),
+        (["search", run, index, one, "--k", 3, "--sheet", tmp_path / "found.html"], "0310.png"),
+        (["rectify", run, photos, "-o", tmp_path / "upright"], "9 images"),
+        (["verify", run, one, one, "-o", tmp_path / "pair.png"], "the same: distance 0"),
+        (["verify", run, one, other], "threshold"),
+        (["dedupe", run, photos, "--threshold", 1e9], "9 of them in 1 groups"),
+        (["classify", run, one, other, "--examples", photos, "--closed"], "p1"),
+        (["export", run, "--onnx", "-o", tmp_path / "model"], "differs from PyTorch by at most"),
+        (["search", tmp_path / "model", index, one], "p0/0300.png"),
+        (["index", "remove", index, photos / "p0"], "3 removed; 6 images left"),
+    ):
+        done = orbitset(*arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert said in done.stdout, (arguments, done.stdout)
+    assert len(list((tmp_path / "upright").rglob("*.png"))) == 9
