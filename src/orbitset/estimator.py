@@ -5,6 +5,7 @@ S x S what the network sees.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -174,8 +175,9 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         height, width, channels = self.image_shape_
         made = []
         with torch.inference_mode():
-            for batch in self._shown(images).split(_ENCODE_BATCH):
-                upright = self.network_.rectify(batch.to(self.device)).clamp(0, 1)
+            for batch in _batches(images):
+                shown = self._shown(batch).to(self.device)
+                upright = self.network_.rectify(shown).clamp(0, 1)
                 made.append(F.interpolate(upright, (height, width), mode="bilinear").cpu())
         values = torch.cat(made).permute(0, 2, 3, 1).numpy()
         values = values * (self.high_ - self.low_) + self.low_
@@ -198,6 +200,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _checked(self, X: ArrayLike, *, is_first: bool = False) -> np.ndarray:
         """Images as (N, H, W, C) in float64 or uint8, checked as scikit-learn does."""
+        X = np.asarray(X) if isinstance(X, list | tuple) else X
         is_images = getattr(X, "ndim", 2) > 2
         if not is_images:
             rows = validate_data(self, X, dtype="numeric", reset=is_first)
@@ -245,8 +248,8 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _encode(self, images: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
             codes = [
-                self.network_.encode(batch.to(self.device)).cpu()
-                for batch in self._shown(images).split(_ENCODE_BATCH)
+                self.network_.encode(self._shown(batch).to(self.device)).cpu()
+                for batch in _batches(images)
             ]
         found: np.ndarray = torch.cat(codes).numpy()
         return found
@@ -257,6 +260,11 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         tags.transformer_tags.preserves_dtype = []
         tags.non_deterministic = False
         return tags
+
+
+def _batches(images: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(images), _ENCODE_BATCH):
+        yield images[start : start + _ENCODE_BATCH]
 
 
 def _numbered(orbits: ArrayLike | None, count: int) -> np.ndarray:

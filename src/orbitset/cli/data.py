@@ -67,6 +67,10 @@ def data_check(
     from orbitset.datasets.named import is_table, is_video
 
     if is_video(source):
+        if orbit is not None or canonical is not None or sheet is not None:
+            raise ConfigError(
+                "--orbit, --canonical and --sheet are for images; orbits of videos are segments"
+            )
         _check_videos(source, as_json)
         return
     if is_table(source):
@@ -83,7 +87,9 @@ def _check_videos(source: str, as_json: bool) -> None:
     from orbitset.datasets.video import load_videos
     from orbitset.experiments.config import VideoConfig
 
-    found = load_videos(Path(source), segments=VideoConfig().segments, on_problem="skip")
+    found = load_videos(
+        Path(source), is_colour=True, segments=VideoConfig().segments, on_problem="skip"
+    )
     clips = [
         {
             "video": clip.name,

@@ -209,6 +209,10 @@ def classify(
     finish(as_json, found, lines, result.problems)
     for label in result.unknown:
         say(printable(f"no example of {label} can be read: no image is taken for it"))
+    if not as_json and result.rejects_by == "none" and not is_closed:
+        say(
+            "\nevery image was given a class: no distance was found from which on it should have none"
+        )
     if not as_json and result.reject_above is not None:
         source = {
             "given": "as given",

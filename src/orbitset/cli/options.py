@@ -26,7 +26,8 @@ OrbitOption = Annotated[
     str | None, typer.Option(help="Of a manifest: the factors an orbit shares, as person,light.")
 ]
 CanonicalOption = Annotated[
-    str | None, typer.Option(help="Of a manifest: the target of each orbit, as view=front.")
+    str | None,
+    typer.Option(help="The target of each orbit: view=front, or first, middle or medoid."),
 ]
 CropsOption = Annotated[
     Path | None,

@@ -145,16 +145,18 @@ def export(
 
     Example: orbitset export runs/mine --onnx -o model/
     """
-    from orbitset.models.folder import save_model_folder
+    from orbitset.models.folder import check_no_model, save_model_folder
     from orbitset.uses.onnx import OPSET, check_installed, export_onnx
 
     if onnx:
         check_installed()
+    check_no_model(out)
     loaded = load(model, "cpu")
+    exported = export_onnx(loaded, out) if onnx else []
     save_model_folder(loaded, out)
     lines = [f"model {loaded.id}: {out}"]
     files: list[dict[str, Any]] = []
-    for one in export_onnx(loaded, out) if onnx else ():
+    for one in exported:
         files.append(
             {
                 "path": str(one.path),

@@ -16,6 +16,8 @@ from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.errors import ConfigError
 
 _MOST_NAMED = 8
+_CHOSEN = ("first", "middle", "medoid")
+"""Targets that every orbit has"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def inspect_table(
     orbit = (ORBIT,) if is_folder and orbit is None else orbit
     if canonical is not None and orbit is None and not source.startswith(MULTI_PIE):
         raise ConfigError("--canonical is of orbits; say what they share with --orbit")
-    target = _target(canonical)
+    target = None if canonical in _CHOSEN else _target(canonical)
     if source.startswith(MULTI_PIE):
         found = scan_multi_pie(Path(source.removeprefix(MULTI_PIE)))
         table, missing, unexpected = found.table, found.missing, found.unexpected
@@ -98,12 +100,14 @@ def inspect_table(
         named = (*(orbit or ()), *(target or ())[:1])
         table = table_at(source, factors=named, on_problem="skip")
         ignored = scan_folder(folder).ignored if is_folder else ()
+        orbit = (ORBIT,) if orbit is None and ORBIT in table.columns else orbit
     broken, sizes = image_problems(table)
     usable = table.without(broken, "skip")
     problems = [*usable.left_out]
     members = None
     if orbit is not None:
-        problems += orbit_problems(usable, orbit, _target(canonical))
+        target = None if canonical in _CHOSEN else _target(canonical)
+        problems += orbit_problems(usable, orbit, target)
         members = _members(usable, orbit)
     return Inspected(
         source=source,

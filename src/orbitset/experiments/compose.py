@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.config import with_settings
-from orbitset.datasets.named import is_table, is_video, load_splits
+from orbitset.datasets.named import FACES, MULTI_PIE, is_table, is_video, load_splits
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import (
     Experiment,
@@ -54,6 +54,9 @@ def compose_config(
             "nothing to train was named",
             hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
         )
+    elif source in FACES or source.startswith(MULTI_PIE):
+        name = source.partition(":")[0]
+        raise ConfigError(f"{name} is an experiment of its own", hint=f"orbitset reproduce {name}")
     elif is_video(source):
         config = _of_videos(source, chosen or "OJ", settings, observed or {})
     elif is_table(source):

@@ -28,11 +28,13 @@ from orbitset.models import (
 from orbitset.models.description import identify
 from orbitset.models.folder import write_description
 from orbitset.runs import Run
+from orbitset.seeds import stream
 
 _FARS = (0.001, 0.01, 0.05)
 _MOST_IMAGES = 4_000
 """Compared with one another; more would say the same"""
 _ORBITS, _MEMBERS = 300, 4
+_MOST_NAMED = 4
 _SCORES = ("auc", "top1", "accuracy", "accuracy_cosine")
 
 
@@ -59,7 +61,6 @@ def describe_model(
             method=config.method,
             seed=config.seed,
             images=records[-1]["images"],
-            command=environment["command"],
             commit=environment["commit"],
             versions=environment["versions"],
             scores=_means(rows, config.method),
@@ -108,13 +109,21 @@ def _calibrated(task: ComputedTask | ObservedTask, model: Encoder) -> Calibratio
 def _observed(task: ObservedTask, model: Encoder) -> tuple[Labelled, str]:
     side = "va" if "va" in task.sides else "te"
     seen = task.sides[side]
-    seen = seen[:: -(-len(seen) // _MOST_IMAGES)]
+    label = task.config.orbits.label
+    assert label is not None
+    if len(seen) > _MOST_IMAGES:  # whole labels, since members of one lie next to each other
+        count = seen.factors[label].bincount()
+        order = torch.randperm(len(count), generator=stream("calibration"))
+        kept = order[count[order].cumsum(0) <= _MOST_IMAGES]
+        kept = kept if len(kept) > 1 else order[:2]
+        seen = seen[torch.isin(seen.factors[label], kept.to(seen.factors[label].device))]
     evaluation = task.config.evaluation
-    values = ", ".join(evaluation.validation if side == "va" else evaluation.test)
-    return task.encode(encoding_with(model), seen), (
-        f"images with {evaluation.split_by} {values}, where the same {task.config.orbits.label} is the "
-        "same thing"
-    )
+    values = evaluation.validation if side == "va" else evaluation.test
+    held_out = f"{evaluation.split_by} {', '.join(values)}"
+    if len(values) > _MOST_NAMED:
+        held_out = f"{len(values):,} values of {evaluation.split_by}"
+    on = f"images with {held_out}, where the same {label} is the same thing"
+    return task.encode(encoding_with(model), seen), on
 
 
 def _computed(task: ComputedTask, model: Encoder) -> tuple[Labelled, str]:

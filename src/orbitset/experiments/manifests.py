@@ -10,7 +10,7 @@ import torch
 
 from orbitset.config import with_settings
 from orbitset.datasets.decode import first_size, is_coloured
-from orbitset.datasets.folder import ORBIT
+from orbitset.datasets.folder import MANIFEST
 from orbitset.datasets.named import load_observed, table_at
 from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.encoders.rectifying import EncoderConfig
@@ -57,7 +57,7 @@ def observed_images(
     if split is not None and test is not None:
         raise ConfigError("--split and --test both say what is tested on; give one of them")
     table = table_at(str(source), on_problem="skip")
-    is_folder = source.is_dir() and ORBIT in table.columns
+    is_folder = source.is_dir() and not (source / MANIFEST).is_file()
     fixed = _columns(table, orbit, "orbit", "the factors that members of an orbit share")
     named = label or ("label" if "label" in table.columns else fixed[0])
     table.require([*fixed, named])
@@ -71,6 +71,7 @@ def observed_images(
         on_problem=cast(OnProblem, on_problem),
     )
     orbits = with_settings(orbits, _own(settings, "orbits."))
+    fixed = list(orbits.orbit)
     table = _usable(table, orbits)
     evaluation = _evaluation(table, orbits, split, test)
     trained = [has in evaluation.train for has in table.columns[evaluation.split_by]]
@@ -111,6 +112,11 @@ def observed_videos(
         on_problem=cast(OnProblem, on_problem),
     )
     orbits = with_settings(orbits, _own(settings, "orbits."))
+    if orbits.orbit != ("segment",) or orbits.target is not None or orbits.crops is not None:
+        raise ConfigError(
+            "the orbits of videos are segments, whose target is their first or middle frame or their medoid; "
+            "leave orbits.orbit and orbits.crops as they are"
+        )
     video = with_settings(VideoConfig(), _own(settings, "video."))
     seen, _ = load_observed(
         str(source),
@@ -120,6 +126,7 @@ def observed_videos(
         on_problem=orbits.on_problem,
         segments=video.segments,
         trained_share=video.trained_share,
+        is_kept=not any(text.replace(" ", "") == "is_private=true" for text in settings),
     )
     trained = seen.where("split", ["train"])
     num_orbits = len(trained.factors["segment"].unique())

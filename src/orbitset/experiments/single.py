@@ -134,7 +134,6 @@ def train(
             describe_model(config, task, run, model, rows)
         results = {"rows": rows}
         run.write_json("results.json", results)
-        run.best_weights.unlink(missing_ok=True)
     return results
 
 

@@ -192,7 +192,7 @@ def run_study(
             f"{run.path} holds a {run.kind}, not a study; choose another folder with --out",
             is_usage=True,
         )
-    elif run.config != description:
+    elif stored_study(run).describe() != description:
         changed = _changed(stored_study(run), study)
         raise ConfigError(
             f"{run.path} was started with other settings ({changed})",

@@ -76,6 +76,12 @@ class Trials:
         self._done, self._started_at = 0, time.monotonic()
 
     def next(self) -> Job | None:
+        """What is to be trained now; what was trained before, but not told, is told."""
+        while (job := self._next()) is not None and job.run.is_trained:
+            self.finish(job, None)
+        return job
+
+    def _next(self) -> Job | None:
         """One that was interrupted, or a new one for the method with the fewest, so that all keep pace."""
         if self._waiting:
             return self._waiting.pop(0)
@@ -102,7 +108,7 @@ class Trials:
             best = max(trained, key=lambda record: record["accuracy"]["mean"])
             value, epoch = best["accuracy"]["mean"], best["epoch"]
         job.trial.set_user_attr("epoch", epoch)
-        for name in ("model.safetensors", "arrays.npz"):
+        for name in ("model.safetensors", "model.json", "model-card.md", "arrays.npz"):
             (job.run / name).unlink(missing_ok=True)
         shutil.rmtree(job.run / "checkpoint", ignore_errors=True)
         self._studies[job.method].tell(job.trial, value)
@@ -166,8 +172,7 @@ def train_one_by_one(trials: Trials, device: str, progress: Progress) -> None:
     while (job := trials.next()) is not None:
         error = None
         try:
-            if not job.run.is_trained:
-                train(job.config, job.run, resume=True, device=device, progress=progress)
+            train(job.config, job.run, resume=True, device=device, progress=progress)
         except TrainingError as found:
             error = found
         trials.finish(job, error)

@@ -91,14 +91,13 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
 
 
 def _work(sender: Connection, config: Experiment, path: Path, device: str) -> None:
-    """What a process does: train what is not trained yet, and send the error if there was one."""
+    """What a process does: train, and send the error if there was one."""
     # Ctrl-C is for the parent, which ends its processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:
-        if not Run(path).is_trained:
-            train(config, Run(path), resume=True, device=device)
+        train(config, Run(path), resume=True, device=device)
     except Exception as error:
         sender.send(error)
     else:

@@ -61,8 +61,6 @@ def describe_card(about: Description) -> str:
             for point in found.points
         ]
     lines += ["", "## How it was made", ""]
-    if trained.command:
-        lines.append(f"`{trained.command}`")
     versions = ", ".join(f"{name} {number}" for name, number in trained.versions.items())
     commit = f", commit {trained.commit}" if trained.commit else ""
     if versions:

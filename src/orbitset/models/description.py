@@ -93,7 +93,6 @@ class Trained:
     seed: int
     images: int
     """Shown in training"""
-    command: str = ""
     commit: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)

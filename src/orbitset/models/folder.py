@@ -26,11 +26,7 @@ DESCRIPTION, WEIGHTS, CARD = "model.json", "model.safetensors", "README.md"
 
 def save_model_folder(model: Model, folder: Path) -> None:
     """Write a model where no other lies."""
-    if (folder / DESCRIPTION).exists():
-        raise RunError(f"{folder} already holds a model; choose another folder", is_usage=True)
-    for name in (WEIGHTS, CARD):
-        if (folder / name).exists():
-            raise RunError(f"{folder / name} exists already; choose another folder", is_usage=True)
+    check_no_model(folder)
     tensors = {
         name: value.detach().cpu().contiguous()
         for name, value in model.network.state_dict().items()
@@ -40,6 +36,15 @@ def save_model_folder(model: Model, folder: Path) -> None:
     description = replace(about, id=identify(tensors, about.network, about.input))
     write_atomically(folder / CARD, describe_card(description).encode())
     write_description(folder, description)
+
+
+def check_no_model(folder: Path) -> None:
+    """Refuse a folder in which saving a model would replace something."""
+    if (folder / DESCRIPTION).exists():
+        raise RunError(f"{folder} already holds a model; choose another folder", is_usage=True)
+    for name in (WEIGHTS, CARD):
+        if (folder / name).exists():
+            raise RunError(f"{folder / name} exists already; choose another folder", is_usage=True)
 
 
 def write_description(folder: Path, description: Description) -> None:

@@ -20,6 +20,8 @@ OPSET = 18
 BATCHES = (1, 64)
 """At which both are compared"""
 _TRACED = 2
+_LARGEST_DIFFERENCE = 1e-3
+"""Of codes whose entries are about 1, and of pixels of 0 to 1"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,14 @@ def _export(module: nn.Module, path: Path, given: Tensor, takes: str, gives: str
         )
     assert program is not None
     program.save(str(path))
-    return Exported(path, takes, gives, _compare(module, path, given))
+    found = _compare(module, path, given)
+    if not max(found.values()) <= _LARGEST_DIFFERENCE:
+        path.unlink()
+        raise OrbitsetError(
+            f"the ONNX file of the {path.stem} differs from PyTorch by {max(found.values()):.1e}, "
+            f"more than {_LARGEST_DIFFERENCE:g}, and was not kept"
+        )
+    return Exported(path, takes, gives, found)
 
 
 def _compare(module: nn.Module, path: Path, given: Tensor) -> dict[int, float]:
