@@ -127,7 +127,9 @@ class StoredCodes:
         self, query_QD: np.ndarray, k: int, asked: int, dead_N: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What FAISS finds, compared exactly; and for which queries nothing else can be meant."""
-        rough_QC, row_QC = self._faiss.search(query_QD, asked, params=self._parameters(k, dead_N))
+        # faiss.contrib.torch_utils, which other libraries load, puts a search without parameters in its place
+        search = getattr(self._faiss, "search_numpy", self._faiss.search)
+        rough_QC, row_QC = search(query_QD, asked, params=self._parameters(k, dead_N))
         is_found_QC = row_QC >= 0
         place_Q, place_C = is_found_QC.nonzero()
         exact_QC = np.full(row_QC.shape, np.inf)
