@@ -276,6 +276,7 @@ def test_ten_images_are_enough(orbitset, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_goes_on_as_its_message_says(orbitset, start, fails, tmp_path):
     out = tmp_path / "my demo"
     process = start("demo", "--epochs", 0.05, "--out", out)

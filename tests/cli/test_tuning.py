@@ -63,6 +63,7 @@ def test_a_finished_search_is_printed_again_by_resuming_it(orbitset, search):
     assert Run(out).resume_command == f"orbitset tune affine-digits --resume --out {out}"
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_to_exactly_as_many_trials(orbitset, start, tmp_path):
     """With processes of its own, which must not outlive it."""
     out = tmp_path / "run"

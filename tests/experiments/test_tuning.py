@@ -157,6 +157,7 @@ def test_a_search_killed_before_a_trial_was_settled_goes_on_with_it(tmp_path, se
         assert tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True) == search[1]
 
 
+@pytest.mark.slow
 def test_trials_side_by_side_are_told_as_they_end(tmp_path):
     run = Run(tmp_path / "run")
     results = tune(_bases("OE"), run, trials=2, images=1000, jobs=2)

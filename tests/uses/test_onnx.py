@@ -57,6 +57,7 @@ def test_nothing_but_the_files_is_left_and_the_model_is_as_before(exported):
     assert not model.network.training and next(model.network.parameters()).requires_grad
 
 
+@pytest.mark.slow
 def test_a_transformer_and_switches_are_exported_as_encoder_and_rectifier(build_model, tmp_path):
     options = {"size_px": 28, "channels": 3, "has_transformer": True, "unpooling": "switches"}
     model = build_model(**options)
