@@ -4,27 +4,23 @@ What was decoded lies in the user's cache folder, found again by the names, size
 came from, together with the problems that were found. It is mapped into memory rather than read.
 """
 
-import contextlib
 import dataclasses
 import hashlib
-import io
-import json
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import torch
 
+from orbitset.datasets.kept_pixels import kept_pixels
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.pictures import Box, Wanted, decoded, large_images, size_of
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import ConfigError, DataError
-from orbitset.files import cache_folder, write_atomically
+from orbitset.files import cache_folder
 
 _VERSION = 2
 """Raised whenever the same files would give other pixels."""
@@ -55,10 +51,14 @@ def load_images(
     if len(table) == 0:
         raise DataError(f"{table.source} names no images")
     place = cache_folder() / "images" / _key(table, size_px, is_colour) if is_kept else None
-    stored = None if place is None else _stored(place)
-    images, problems = stored or _decode(table, size_px, is_colour, place, on_progress)
-    table = table.without(problems, on_problem)
-    return ObservedImages.of(torch.from_numpy(images), table.columns), table
+
+    def write(file: BinaryIO) -> tuple[tuple[int, ...], list[tuple[int, str]]]:
+        shape, problems = _write(table, size_px, is_colour, file, on_progress)
+        return shape, [(one.row, one.reason) for one in problems]
+
+    images, found = kept_pixels(place, write, "images")
+    left = table.without([Problem(row, reason) for row, reason in found], on_problem)
+    return ObservedImages.of(torch.from_numpy(images), left.columns), left
 
 
 def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, int]]]:
@@ -114,64 +114,6 @@ def _key(table: ImageTable, size_px: int | None, is_colour: bool) -> str:
         box = None if table.boxes is None else table.boxes[at]
         digest.update(repr((str(full), table.rows[at], seen, box)).encode())
     return digest.hexdigest()[:32]
-
-
-def _stored(place: Path) -> tuple[np.ndarray, list[Problem]] | None:
-    """What an earlier call left, if it is whole."""
-    try:
-        about = json.loads(place.with_suffix(".json").read_text())
-        shape = tuple(about["shape"])
-        pixels = place.with_suffix(".u8")
-        if not math.prod(shape) or pixels.stat().st_size != math.prod(shape):
-            return None
-        problems = [Problem(row, reason) for row, reason in about["problems"]]
-        # copy on write: nothing that is done to the images reaches the file
-        return np.memmap(pixels, np.uint8, "c", shape=shape), problems
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _decode(
-    table: ImageTable,
-    size_px: int | None,
-    is_colour: bool,
-    place: Path | None,
-    on_progress: Progress | None,
-) -> tuple[np.ndarray, list[Problem]]:
-    """Decode all that can be, into the cache if there is one and it can be written."""
-    if place is None:
-        return _in_memory(table, size_px, is_colour, on_progress)
-    pixels = place.with_suffix(".u8")
-    part = pixels.with_name(f".{pixels.name}.{os.getpid()}.part")
-    with contextlib.ExitStack() as stack:
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(part.open("w+b"))
-        except OSError:
-            return _in_memory(table, size_px, is_colour, on_progress)
-        stack.callback(part.unlink, missing_ok=True)
-        try:
-            shape, problems = _write(table, size_px, is_colour, file, on_progress)
-            file.flush()
-        except OSError as error:
-            raise DataError(
-                f"decoded images cannot be kept in {part.parent}: {error.strerror}",
-                hint="set XDG_CACHE_HOME to a folder with room for them",
-            ) from None
-        if not math.prod(shape):
-            return np.empty(shape, np.uint8), problems
-        part.replace(pixels)
-        about = {"shape": shape, "problems": [(one.row, one.reason) for one in problems]}
-        write_atomically(place.with_suffix(".json"), json.dumps(about).encode())
-    return np.memmap(pixels, np.uint8, "c", shape=shape), problems
-
-
-def _in_memory(
-    table: ImageTable, size_px: int | None, is_colour: bool, on_progress: Progress | None
-) -> tuple[np.ndarray, list[Problem]]:
-    file = io.BytesIO()
-    shape, problems = _write(table, size_px, is_colour, file, on_progress)
-    return np.frombuffer(bytearray(file.getbuffer()), np.uint8).reshape(shape), problems
 
 
 def _write(

@@ -7,12 +7,7 @@ hand is in memory. A damaged video gives the frames before the damage.
 Shapes: F frames, C channels, S the size of the square they are fitted into.
 """
 
-import contextlib
 import hashlib
-import io
-import json
-import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +17,10 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from PIL import Image
 
+from orbitset.datasets.kept_pixels import kept_pixels
 from orbitset.datasets.pictures import Wanted
-from orbitset.errors import DataError, OrbitsetError
-from orbitset.files import cache_folder, write_atomically
+from orbitset.errors import OrbitsetError
+from orbitset.files import cache_folder
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -76,9 +72,7 @@ def load_frames(
     """
     asked = _Asked(path, size_px, is_colour, on_progress)
     place = cache_folder() / "frames" / _key(path, size_px, is_colour) if is_kept else None
-    if place is None:
-        return _in_memory(asked)
-    return _stored(place) or _decode(asked, place)
+    return Frames(*kept_pixels(place, asked.write, "frames"))
 
 
 def _key(path: Path, size_px: int, is_colour: bool) -> str:
@@ -89,53 +83,6 @@ def _key(path: Path, size_px: int, is_colour: bool) -> str:
         seen = (-1, -1)
     asked = (_VERSION, str(path.absolute()), seen, size_px, is_colour)
     return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
-
-
-def _stored(place: Path) -> Frames | None:
-    """What an earlier call left, if it is whole."""
-    try:
-        about = json.loads(place.with_suffix(".json").read_text())
-        shape = tuple(about["shape"])
-        pixels = place.with_suffix(".u8")
-        if not math.prod(shape) or pixels.stat().st_size != math.prod(shape):
-            return None
-        # copy on write: nothing that is done to the frames reaches the file
-        return Frames(np.memmap(pixels, np.uint8, "c", shape=shape), about["damage"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _decode(asked: "_Asked", place: Path) -> Frames:
-    """Decode into the cache, if it can be written."""
-    pixels = place.with_suffix(".u8")
-    part = pixels.with_name(f".{pixels.name}.{os.getpid()}.part")
-    with contextlib.ExitStack() as stack:
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(part.open("w+b"))
-        except OSError:
-            return _in_memory(asked)
-        stack.callback(part.unlink, missing_ok=True)
-        try:
-            shape, damage = asked.write(file)
-            file.flush()
-        except OSError as error:
-            raise DataError(
-                f"decoded frames cannot be kept in {part.parent}: {error.strerror}",
-                hint="set XDG_CACHE_HOME to a folder with room for them",
-            ) from None
-        if not math.prod(shape):
-            return Frames(np.empty(shape, np.uint8), damage)
-        part.replace(pixels)
-        about = {"shape": shape, "damage": damage}
-        write_atomically(place.with_suffix(".json"), json.dumps(about).encode())
-    return Frames(np.memmap(pixels, np.uint8, "c", shape=shape), damage)
-
-
-def _in_memory(asked: "_Asked") -> Frames:
-    file = io.BytesIO()
-    shape, damage = asked.write(file)
-    return Frames(np.frombuffer(bytearray(file.getbuffer()), np.uint8).reshape(shape), damage)
 
 
 class _Unreadable(Exception):

@@ -80,19 +80,14 @@ def observed_images(
     )
     if num_orbits < 2:
         raise DataError(f"{source} has {num_orbits} orbits to train on; at least 2 are needed")
-    size_of = batch_shape(method, _largest(table, fixed))
-    config = ObservedExperiment(
-        name=_name(source),
-        data=str(source.resolve()),
-        method=method,
-        orbits=replace(
-            orbits, orbits_per_batch=min(size_of[0], num_orbits), members_per_batch=size_of[1]
-        ),
-        encoder=EncoderConfig(code_size=256),
-        train=TrainConfig(keep="best" if evaluation.validation else "last"),
-        evaluation=evaluation,
+    config = _experiment(
+        source,
+        method,
+        orbits,
+        evaluation,
+        num_orbits=num_orbits,
+        most_members=_largest(table, fixed),
     )
-    config = with_settings(config, CHOSEN[objective_of(method)])
     return evaluated_often(config, min(_MOST_EPOCHS, IMAGES / sum(trained)))
 
 
@@ -135,20 +130,40 @@ def observed_videos(
             f"{source} has {num_orbits} segments to train on; at least 2 are needed",
             hint="make them shorter: --set video.segments.length=8",
         )
-    size_of = batch_shape(method, video.segments.length)
+    config = _experiment(
+        source,
+        method,
+        orbits,
+        PairsConfig(split_by="split", train=("train",), test=("test",), apart=_APART),
+        num_orbits=num_orbits,
+        most_members=video.segments.length,
+    )
+    config = replace(config, video=video)
+    return evaluated_often(config, min(_MOST_EPOCHS, IMAGES / len(trained)))
+
+
+def _experiment(
+    source: Path,
+    method: Method,
+    orbits: ObservedConfig,
+    evaluation: PairsConfig,
+    *,
+    num_orbits: int,
+    most_members: int,
+) -> ObservedExperiment:
+    """What is left to choose, once it is known what is learned from."""
+    per_batch, members = batch_shape(method, most_members)
+    orbits = replace(orbits, orbits_per_batch=min(per_batch, num_orbits), members_per_batch=members)
     config = ObservedExperiment(
         name=_name(source),
         data=str(source.resolve()),
         method=method,
-        orbits=replace(
-            orbits, orbits_per_batch=min(size_of[0], num_orbits), members_per_batch=size_of[1]
-        ),
+        orbits=orbits,
         encoder=EncoderConfig(code_size=256),
-        evaluation=PairsConfig(split_by="split", train=("train",), test=("test",), apart=_APART),
-        video=video,
+        train=TrainConfig(keep="best" if evaluation.validation else "last"),
+        evaluation=evaluation,
     )
-    config = with_settings(config, CHOSEN[objective_of(method)])
-    return evaluated_often(config, min(_MOST_EPOCHS, IMAGES / len(trained)))
+    return with_settings(config, CHOSEN[objective_of(method)])
 
 
 def _own(settings: Sequence[str], prefix: str) -> list[str]:
