@@ -1,5 +1,6 @@
 """What many tests share. Nothing is loaded here that loads torch, which must see the setting below."""
 
+import gc
 import itertools
 import os
 
@@ -7,6 +8,12 @@ import pytest
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 """Threads that wait must not starve what else runs on the machine."""
+
+
+def pytest_collection_finish():
+    """What was imported stays: collections of garbage need not look through it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,8 @@ from orbitset.losses import (
     reconstruction_loss,
     triplet_loss,
 )
+from orbitset.losses.every_triplet import every_triplet_terms
+from orbitset.losses.triplet import mined_terms
 from orbitset.orbits import AffineOrbits, AffineRanges, OrbitBatches, sample_affine, warp
 from orbitset.orbits.affine import warp_reference
 from orbitset.runs import Run
@@ -206,22 +208,37 @@ def test_mined_triplets_loss_and_gradient_are_the_cpus(variant, kind, num):
     torch.testing.assert_close(gpu_grad.cpu(), grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_triplet_gradient_is_the_same_every_time():
+@pytest.mark.parametrize("kind", ["random", "ties", "one orbit", "singletons", "duplicates"])
+@pytest.mark.parametrize("num", [2, 33, 300, 2100])  # the last is too many for the kernel
+def test_the_loss_over_every_triplet_and_its_gradient_are_the_cpus(kind, num):
+    codes, orbits = _batch(kind, num)
+    found = []
+    for device in ("cpu", "cuda"):
+        leaf = codes.clone().to(device).requires_grad_()
+        loss, active = every_triplet_terms(leaf, orbits.to(device), margin=12.0)
+        loss.backward()
+        found.append((loss.detach().cpu(), active.cpu(), leaf.grad.cpu()))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mining", ["semihard-else-farthest", "all"])
+def test_the_triplet_gradient_is_the_same_every_time(mining):
     codes, orbits = (part.cuda() for part in _batch("random", 300))
-    mined = mine(distance_matrix(codes), orbits, margin=12.0)
-    grads = []
+    found = []
     for _ in range(3):
         leaf = codes.clone().requires_grad_()
-        triplet_loss(leaf, mined.triplets, margin=12.0, valid=mined.valid).backward()
-        grads.append(leaf.grad)
-    assert torch.equal(grads[0], grads[1]) and torch.equal(grads[0], grads[2])
+        loss, _ = mined_terms(leaf, orbits, mining, margin=12.0)
+        loss.backward()
+        found.append((loss, leaf.grad))
+    for loss, grad in found[1:]:
+        assert torch.equal(loss, found[0][0]) and torch.equal(grad, found[0][1])
 
 
-def test_a_code_that_is_not_finite_makes_the_loss_so():
+@pytest.mark.parametrize("mining", ["semihard-else-farthest", "all"])
+def test_a_code_that_is_not_finite_makes_the_loss_so(mining):
     codes, orbits = (part.cuda() for part in _batch("random", 33))
     codes[3, 5] = float("nan")
-    mined = mine(distance_matrix(codes), orbits, margin=12.0)
-    assert triplet_loss(codes, mined.triplets, margin=12.0, valid=mined.valid).isnan()
+    assert mined_terms(codes, orbits, mining, margin=12.0)[0].isnan()
 
 
 def test_squared_errors_and_their_gradient_are_the_cpus():

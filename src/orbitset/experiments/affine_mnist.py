@@ -38,7 +38,9 @@ def _on_sphere(learning_rate: float, members: int, *more: str) -> tuple[str, ...
 _OT = _on_sphere(0.0004, 4, "loss.margin_fraction=0.043")
 _ST = _on_sphere(0.0125, 2, "loss.margin_fraction=0.053")
 CHOSEN: dict[Method, tuple[str, ...]] = {
-    "OJ": _on_sphere(0.018, 2, "loss.discriminate_weight=0.003", "loss.margin_fraction=0.05"),
+    "OJ": _on_sphere(
+        0.018, 2, "loss.discriminate_weight=0.03", "loss.margin_fraction=1", "loss.mining=all"
+    ),
     "OT": _OT,
     "OE": _on_sphere(0.018, 1),
     "ST": _ST,

@@ -48,14 +48,15 @@ _RATE = Range("train.learning_rate", 3e-4, 3e-2)
 _ANY = Choice(_MEMBERS, (1, 2, 4, 8))
 _PAIRS = Choice(_MEMBERS, (2, 4, 8))
 _FRACTION = "loss.margin_fraction"
-_MARGIN = Range(_FRACTION, 0.01, 1.0)
+_MARGIN = Range(_FRACTION, 0.01, 2.0)
+_MINING = Choice("loss.mining", ("semihard-else-farthest", "all"))
 _WEIGHT = Range("loss.discriminate_weight", 3e-4, 30.0)
 
 SPACE: dict[Objective, Space] = {
-    "OJ": (_NORM, _RATE, _PAIRS, _MARGIN, _WEIGHT),
-    "OT": (_NORM, _RATE, _PAIRS, _MARGIN),
+    "OJ": (_NORM, _RATE, _PAIRS, _MINING, _MARGIN, _WEIGHT),
+    "OT": (_NORM, _RATE, _PAIRS, _MINING, _MARGIN),
     "OE": (_NORM, _RATE, _ANY),
-    "ST": (_NORM, _RATE, _ANY, _MARGIN),
+    "ST": (_NORM, _RATE, _ANY, _MINING, _MARGIN),
     "EX": (_NORM, _RATE, _ANY),
     "AE": (_NORM, _RATE, _ANY),
 }
@@ -99,6 +100,7 @@ def own_values(base: ExperimentConfig) -> dict[str, Any]:
         "encoder.code_norm": encoder.code_norm,
         "train.learning_rate": base.train.learning_rate,
         _MEMBERS: base.orbits.members_per_batch,
+        "loss.mining": base.loss.mining,
         _FRACTION: _own_fraction(base),
         "loss.discriminate_weight": base.loss.discriminate_weight,
     }

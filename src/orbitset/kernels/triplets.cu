@@ -20,6 +20,20 @@ __device__ __forceinline__ u64 block_min(u64 value, u64* scratch) {
   return value;
 }
 
+// By one warp: the rows of an anchor's positives in ascending order, up to `places`; gives how many there are.
+__device__ __forceinline__ int find_positives(const i64* orbits, int anchor, int num, int places, int* found) {
+  const i64 orbit = orbits[anchor];
+  int count = 0;
+  for (int start = 0; start < num; start += 32) {
+    const int j = start + threadIdx.x;
+    const u32 same = __ballot_sync(0xffffffffu, j < num && orbits[j] == orbit && j != anchor);
+    const int place = count + __popc(same & ((1u << threadIdx.x) - 1));
+    if (same >> threadIdx.x & 1 && place < places) found[place] = j;
+    count += __popc(same);
+  }
+  return count;
+}
+
 enum Variant { ELSE_FARTHEST, NEAREST_SEMIHARD, HARDEST };
 
 // One block for each anchor. Places of an anchor hold its positives in ascending order.
@@ -33,14 +47,7 @@ mine(const float* __restrict__ distances, const i64* __restrict__ orbits, int nu
   const i64 orbit = orbits[anchor];
   const float* row = distances + i64(anchor) * num;
   if (threadIdx.x < 32) {
-    int count = 0;
-    for (int start = 0; start < num; start += 32) {
-      const int j = start + threadIdx.x;
-      const u32 same = __ballot_sync(0xffffffffu, j < num && orbits[j] == orbit && j != anchor);
-      const int place = count + __popc(same & ((1u << threadIdx.x) - 1));
-      if (same >> threadIdx.x & 1 && place < places) found[place] = j;
-      count += __popc(same);
-    }
+    const int count = find_positives(orbits, anchor, num, places, found);
     if (threadIdx.x == 0) num_same = count, num_found = count < places ? count : places;
   }
   __syncthreads();
@@ -157,6 +164,58 @@ scatter_weights(const float* __restrict__ hinge, const i64* __restrict__ anchors
     const i64 weight = i64(ONE / counts[a]);
     atomicAdd(weights + a * num + positives[t], u64(weight));
     atomicAdd(weights + a * num + negatives[t], u64(-weight));
+  }
+}
+
+// Those weights over every triplet, one block for each anchor; beside them its mean hinge, active and all triplets.
+extern "C" __global__ void __launch_bounds__(THREADS)
+weigh_every(const double* __restrict__ distances, const i64* __restrict__ orbits, int num, double margin, i64* weights,
+            double* sums) {
+  extern __shared__ double limits[];  // of up to `num` positives: distance plus margin, row, active negatives
+  __shared__ double parts[THREADS];
+  __shared__ int num_positives, num_active;
+  const int most = num < 32 ? 32 : num;
+  int* rows = reinterpret_cast<int*>(limits + most);
+  int* inside = rows + most;
+  const int anchor = blockIdx.x;
+  const i64 orbit = orbits[anchor];
+  const double* row = distances + i64(anchor) * num;
+  i64* out = weights + i64(anchor) * num;
+  if (threadIdx.x < 32) {
+    const int found = find_positives(orbits, anchor, num, num, rows);
+    if (threadIdx.x == 0) num_positives = found, num_active = 0, out[anchor] = 0;
+  }
+  __syncthreads();
+  for (int place = threadIdx.x; place < num_positives; place += THREADS)
+    limits[place] = row[rows[place]] + margin, inside[place] = 0;
+  __syncthreads();
+  const double count = double(num_positives) * (num - 1 - num_positives);
+  const i64 weight = count > 0 ? i64(ONE / count) : 0;
+  double sum = 0;
+  for (int j = threadIdx.x; j < num; j += THREADS) {
+    if (orbits[j] == orbit) continue;
+    const double an = row[j];
+    double over = 0;
+    int beyond = 0;
+    for (int place = 0; place < num_positives; ++place) {
+      if (limits[place] > an) {
+        over += limits[place];
+        ++beyond;
+        atomicAdd(inside + place, 1);
+      }
+    }
+    sum += over - beyond * an;
+    out[j] = -weight * beyond;
+    atomicAdd(&num_active, beyond);
+  }
+  parts[threadIdx.x] = sum;
+  __syncthreads();
+  for (int place = threadIdx.x; place < num_positives; place += THREADS) out[rows[place]] = weight * inside[place];
+  if (threadIdx.x == 0) {
+    for (int t = 1; t < THREADS; ++t) sum += parts[t];
+    sums[anchor] = count > 0 ? sum / count : 0;
+    sums[num + anchor] = num_active;
+    sums[2 * num + anchor] = count;
   }
 }
 

@@ -14,6 +14,8 @@ _THREADS = 128
 _VARIANTS = {"semihard-else-farthest": 0, "semihard-nearest": 1, "hardest": 2}
 _MOST_PLACES = 8192
 """Positives of an anchor are kept in shared memory."""
+_MOST_ROWS = 2048
+"""Of each positive 16 bytes are kept there."""
 _FEW = 2**15
 """Up to so many triplets, distances are computed one by one."""
 
@@ -26,7 +28,7 @@ def can_mine(distance_NN: Tensor, variant: str, places: int) -> bool:
 
 @functools.cache
 def _kernel(
-    name: Literal["mine", "hinges", "sum_hinges", "scatter_weights", "laplacian"],
+    name: Literal["mine", "hinges", "sum_hinges", "scatter_weights", "weigh_every", "laplacian"],
     shared_bytes: int = 0,
 ) -> Kernel:
     text = source("triplets.cu", {"THREADS": _THREADS})
@@ -116,8 +118,6 @@ class TripletTerms(torch.autograd.Function):
         codes, hinge_T, count_N, *triplets = ctx.saved_tensors
         num, device = len(codes), codes.device
         weights = torch.zeros(num, num, dtype=torch.int64, device=device)
-        laplacian = torch.empty(num, num, device=device)
-        factor = 2 * grad.float()
         with torch.cuda.device(device):
             _kernel("scatter_weights")(
                 (max(1, -(-len(hinge_T) // _THREADS)), 1),
@@ -128,17 +128,52 @@ class TripletTerms(torch.autograd.Function):
                 ctypes.c_int(num),
                 pointer(weights, torch.int64, device),
             )
-            _kernel("laplacian")(
-                (num, 1),
-                pointer(weights, torch.int64, device),
-                pointer(factor, torch.float32, device),
-                ctypes.c_int(num),
-                pointer(laplacian, torch.float32, device),
-            )
-        with products_in("ieee", device):
-            # rows of the Laplacian sum to zero but for rounding, which an offset would blow up
-            pulled = laplacian @ (codes - codes[:16].mean(0))
-        return pulled, *(None,) * 6
+        return weighted_gradient(codes, weights, grad), *(None,) * 6
+
+
+def weighted_gradient(codes_ND: Tensor, weights_NN: Tensor, grad: Tensor) -> Tensor:
+    """Of the sum of weights times distances; weights are whole numbers, as the kernels count them."""
+    num, device = len(codes_ND), codes_ND.device
+    laplacian = torch.empty(num, num, device=device)
+    factor = 2 * grad.float()
+    with torch.cuda.device(device):
+        _kernel("laplacian")(
+            (num, 1),
+            pointer(weights_NN, torch.int64, device),
+            pointer(factor, torch.float32, device),
+            ctypes.c_int(num),
+            pointer(laplacian, torch.float32, device),
+        )
+    with products_in("ieee", device):
+        # rows of the Laplacian sum to zero but for rounding, which an offset would blow up
+        return laplacian @ (codes_ND - codes_ND[:16].mean(0))
+
+
+def can_weigh_every(num: int) -> bool:
+    return 0 < num <= _MOST_ROWS
+
+
+def weigh_every(
+    distance_NN: Tensor, orbit_N: Tensor, *, margin: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Over every triplet: weights of the distances, mean hinges of anchors added up, and the active share."""
+    num, device = len(orbit_N), orbit_N.device
+    distance_NN, orbit_N = distance_NN.contiguous(), orbit_N.long().contiguous()
+    weights = torch.empty(num, num, dtype=torch.int64, device=device)
+    sums = torch.empty(3, num, dtype=torch.float64, device=device)
+    shared_bytes = 16 * max(32, 1 << (num - 1).bit_length())
+    with torch.cuda.device(device):
+        _kernel("weigh_every", shared_bytes)(
+            (num, 1),
+            pointer(distance_NN, torch.float64, device),
+            pointer(orbit_N, torch.int64, device),
+            ctypes.c_int(num),
+            ctypes.c_double(margin),
+            pointer(weights, torch.int64, device),
+            pointer(sums, torch.float64, device),
+        )
+    loss, active, count = sums.sum(1).unbind()
+    return weights, loss, active / count.clamp(min=1)
 
 
 def triplet_terms(

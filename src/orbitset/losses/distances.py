@@ -92,11 +92,14 @@ def _gradient_by_pairs(codes_ND: Tensor, left_T: Tensor, right_T: Tensor, grad_T
 def _gradient_by_matrix(
     codes_ND: Tensor, left_T: Tensor, right_T: Tensor, grad_T: Tensor
 ) -> Tensor:
-    """As of a weighted graph: 2 (degree - weights) codes, one matrix product."""
     num = len(codes_ND)
     weights = grad_T.new_zeros(num * num)
     weights.index_put_((left_T * num + right_T,), grad_T, accumulate=True)
-    weights_NN = weights.view(num, num)
+    return weighted_gradient(codes_ND, weights.view(num, num))
+
+
+def weighted_gradient(codes_ND: Tensor, weights_NN: Tensor) -> Tensor:
+    """Of the sum of weights times distances, as of a weighted graph: 2 (degree - weights) codes."""
     weights_NN = weights_NN + weights_NN.T
     centred = codes_ND - codes_ND.mean(0)
     with products_in("ieee", centred.device):

@@ -82,18 +82,42 @@ def orbit_joint_loss(
     >>> bool(loss.total == loss.discriminate), loss.rectify.item()
     (True, 0.0)
     """
+    hinge = None
+    if discriminate_weight:
+        if triplets is None:
+            raise ValueError("the discriminate term needs triplets; mine them from the codes")
+        hinge = triplet_terms(codes, triplets, margin=margin, valid=valid, reduction=reduction)
+    return joined(
+        codes,
+        rectified,
+        canonical,
+        hinge,
+        discriminate_weight=discriminate_weight,
+        rectify_weight=rectify_weight,
+        scale=scale,
+        reduction=reduction,
+    )
+
+
+def joined(
+    codes: Tensor,
+    rectified: Tensor | None,
+    canonical: Tensor,
+    hinge: tuple[Tensor, Tensor] | None,
+    *,
+    discriminate_weight: float,
+    rectify_weight: float,
+    scale: Scale,
+    reduction: Reduction,
+) -> JointLoss:
+    """`orbit_joint_loss` with the hinge and its active fraction at hand."""
     check_choice("scale", scale, get_args(Scale))
     by_pixels, by_code = 1 / canonical.shape[1:].numel(), 1 / codes.shape[1]
     if scale == "own-dimension":
         by_pixels, by_code = by_code, by_pixels
     discriminate = rectify = active = codes.new_zeros(())
-    if discriminate_weight:
-        if triplets is None:
-            raise ValueError("the discriminate term needs triplets; mine them from the codes")
-        hinge, active = triplet_terms(
-            codes, triplets, margin=margin, valid=valid, reduction=reduction
-        )
-        discriminate = discriminate_weight * by_pixels * hinge
+    if hinge is not None:
+        discriminate, active = discriminate_weight * by_pixels * hinge[0], hinge[1]
     if rectify_weight:
         if rectified is None:
             raise ValueError("the rectify term needs the rectified images; pass model(images)[1]")

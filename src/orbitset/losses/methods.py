@@ -12,15 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-import torch
 from torch import Tensor, nn
 
 from orbitset.errors import ConfigError, check_choice
-from orbitset.losses.distances import distance_matrix
 from orbitset.losses.exemplar import exemplar_loss
-from orbitset.losses.joint import Scale, orbit_joint_loss, reconstruction_loss
-from orbitset.losses.mining import FIXED_SHAPE, Mined, Variant, check_variant, mine
-from orbitset.losses.triplet import Reduction, triplet_terms
+from orbitset.losses.joint import Scale, joined, reconstruction_loss
+from orbitset.losses.mining import Variant, check_variant
+from orbitset.losses.triplet import REPLAYABLE, Reduction, mined_terms
 
 Method = Literal["OJ", "OT", "OE", "ST", "EX", "AE"]
 Terms = Mapping[str, Tensor]
@@ -67,19 +65,25 @@ class OrbitJoint(nn.Module):
         self.discriminate_weight, self.rectify_weight = discriminate_weight, rectify_weight
         self.scale, self.reduction = scale, reduction
         self.uses_rectified = rectify_weight != 0
-        self.is_replayable = mining in FIXED_SHAPE
+        self.is_replayable = mining in REPLAYABLE
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
-        triplets = valid = None
+        hinge = None
         if self.discriminate_weight:
-            triplets, valid = _mine_batch(self, codes, batch.orbits, batch.max_members, batch.seed)
-        loss = orbit_joint_loss(
+            hinge = mined_terms(
+                codes,
+                batch.orbits,
+                self.mining,
+                margin=self.margin,
+                reduction=self.reduction,
+                max_members=batch.max_members,
+                seed=batch.seed,
+            )
+        loss = joined(
             codes,
             rectified,
             batch.canonical,
-            triplets,
-            margin=self.margin,
-            valid=valid,
+            hinge,
             discriminate_weight=self.discriminate_weight,
             rectify_weight=self.rectify_weight,
             scale=self.scale,
@@ -108,14 +112,18 @@ class SupervisedTriplet(nn.Module):
         super().__init__()
         check_variant(mining)
         self.margin, self.reduction, self.mining = margin, reduction, mining
-        self.is_replayable = mining in FIXED_SHAPE
+        self.is_replayable = mining in REPLAYABLE
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         if batch.labels is None:
             raise ConfigError("ST learns from class labels, and these images have none")
-        triplets, valid = _mine_batch(self, codes, batch.labels, None, batch.seed)
-        hinge, active = triplet_terms(
-            codes, triplets, margin=self.margin, valid=valid, reduction=self.reduction
+        hinge, active = mined_terms(
+            codes,
+            batch.labels,
+            self.mining,
+            margin=self.margin,
+            reduction=self.reduction,
+            seed=batch.seed,
         )
         return {"loss": hinge, "discriminate": hinge, "active": active}
 
@@ -240,24 +248,3 @@ def build_loss(
             return Exemplar(code_size=code_size, num_orbits=num_orbits)
         case "AE":
             return Autoencoder(reduction=config.reduction)
-
-
-@torch.no_grad()
-def _mine_batch(
-    loss: OrbitJoint | SupervisedTriplet,
-    codes: Tensor,
-    groups: Tensor,
-    max_members: int | None,
-    seed: int,
-) -> Mined:
-    generator = None
-    if loss.mining == "semihard-random":
-        generator = torch.Generator().manual_seed(seed)
-    return mine(
-        distance_matrix(codes),
-        groups,
-        loss.mining,
-        margin=loss.margin,
-        max_members=max_members,
-        generator=generator,
-    )

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from orbitset import kernels
 from orbitset.errors import check_choice
 from orbitset.losses.distances import distance_matrix, paired_distances
-from orbitset.losses.mining import Triplets, Variant, check_variant, mine
+from orbitset.losses.every_triplet import every_triplet_terms
+from orbitset.losses.mining import FIXED_SHAPE, Triplets, Variant, check_variant, mine
 
 Reduction = Literal["mean", "sum"]
+REPLAYABLE = FIXED_SHAPE | {"all"}
+"""Variants whose loss works on the device alone, with shapes that do not depend on what is found"""
 
 
 def triplet_loss(
@@ -47,14 +50,45 @@ def triplet_terms(
     reduction: Reduction = "mean",
 ) -> tuple[Tensor, Tensor]:
     """The triplet loss, and beside it the fraction of triplets whose hinge is active."""
-    check_choice("reduction", reduction, get_args(Reduction))
     if codes_ND.dtype == torch.float32 and kernels.serve(codes_ND, *triplets):
         loss, active = _terms_by_kernels(codes_ND, triplets, margin, valid)
     else:
         loss, active = _terms(codes_ND, triplets, margin, valid)
+    return _reduced(loss, codes_ND, reduction), active
+
+
+def mined_terms(
+    codes_ND: Tensor,
+    orbit_N: Tensor,
+    mining: Variant,
+    *,
+    margin: float,
+    reduction: Reduction = "mean",
+    max_members: int | None = None,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """`triplet_terms` of the triplets that are mined; the seed is for what a variant draws at random."""
+    if mining == "all":
+        loss, active = every_triplet_terms(codes_ND, orbit_N, margin=margin)
+        return _reduced(loss, codes_ND, reduction), active
+    generator = torch.Generator().manual_seed(seed) if mining == "semihard-random" else None
+    with torch.no_grad():
+        triplets, valid = mine(
+            distance_matrix(codes_ND),
+            orbit_N,
+            mining,
+            margin=margin,
+            max_members=max_members,
+            generator=generator,
+        )
+    return triplet_terms(codes_ND, triplets, margin=margin, valid=valid, reduction=reduction)
+
+
+def _reduced(loss: Tensor, codes_ND: Tensor, reduction: Reduction) -> Tensor:
+    check_choice("reduction", reduction, get_args(Reduction))
     # Comparisons with NaN choose no triplets, which would look like a perfect loss.
     loss = loss + 0 * codes_ND.detach().sum()
-    return (loss / max(1, len(codes_ND)) if reduction == "mean" else loss), active
+    return loss / max(1, len(codes_ND)) if reduction == "mean" else loss
 
 
 def _terms(
@@ -122,18 +156,16 @@ class TripletLoss(nn.Module):
         orbit_N: Tensor,
         triplets: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Tensor:
-        valid = None
-        if triplets is None:
-            triplets, valid = mine(
-                distance_matrix(codes_ND.detach()),
-                orbit_N,
-                self.mining,
-                margin=self.margin,
-                max_members=self.max_members,
-            )
-        return triplet_loss(
-            codes_ND, triplets, margin=self.margin, valid=valid, reduction=self.reduction
-        )
+        if triplets is not None:
+            return triplet_loss(codes_ND, triplets, margin=self.margin, reduction=self.reduction)
+        return mined_terms(
+            codes_ND,
+            orbit_N,
+            self.mining,
+            margin=self.margin,
+            reduction=self.reduction,
+            max_members=self.max_members,
+        )[0]
 
 
 class TripletMiner(nn.Module):

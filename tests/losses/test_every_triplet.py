@@ -1,0 +1,86 @@
+"""Held to the triplets listed one by one."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orbitset.losses import distance_matrix, mine, triplet_loss
+from orbitset.losses import every_triplet as module
+from orbitset.losses.every_triplet import every_triplet_terms
+
+ORBITS = torch.tensor([3, 1, 3, -2, 1, 3, 2**40, 1])
+
+
+def listed(codes, orbits, margin):
+    """The same by mining all triplets, and by adding up their hinges."""
+    triplets = mine(distance_matrix(codes.detach()), orbits, "all").compact()
+    distances = distance_matrix(codes.detach())
+    hinges = distances[triplets.anchor, triplets.positive] + margin
+    is_active = hinges > distances[triplets.anchor, triplets.negative]
+    active = is_active.double().mean().item() if len(is_active) else 0.0
+    return triplet_loss(codes, triplets, margin=margin, reduction="sum"), active
+
+
+@st.composite
+def batches(draw):
+    """Random, tied, identical codes; one orbit, singletons, orbits of many sizes."""
+    num = draw(st.integers(1, 14))
+    kind = draw(st.sampled_from(["random", "tied", "identical"]))
+    orbits = draw(st.lists(st.integers(0, draw(st.integers(0, 13))), min_size=num, max_size=num))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+    codes = torch.randn(num, 3, generator=generator, dtype=torch.float64)
+    if kind == "tied":
+        codes = codes.round()
+    if kind == "identical":
+        codes = codes[:1].expand(num, 3).clone()
+    return codes, torch.tensor(orbits), draw(st.sampled_from([0.25, 1.5, 40.0]))
+
+
+@given(batch=batches())
+def test_loss_active_share_and_gradient_are_those_of_listed_triplets(batch):
+    codes, orbits, margin = batch
+    ours, theirs = codes.clone().requires_grad_(), codes.clone().requires_grad_()
+    loss, active = every_triplet_terms(ours, orbits, margin=margin)
+    wanted, wanted_active = listed(theirs, orbits, margin)
+    (loss + 0 * ours.sum()).backward()
+    (wanted + 0 * theirs.sum()).backward()
+    torch.testing.assert_close(loss, wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-9)
+    assert active.item() == pytest.approx(wanted_active)
+
+
+@settings(max_examples=20)
+@given(batch=batches())
+def test_rows_taken_in_parts_change_nothing(batch):
+    codes, orbits, margin = batch
+    whole = every_triplet_terms(codes, orbits, margin=margin)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BLOCK", 3 * len(codes))
+        torch.testing.assert_close(every_triplet_terms(codes, orbits, margin=margin), whole)
+
+
+def test_gradient_passes_gradcheck_away_from_the_kink(rng):
+    codes = torch.randn(8, 3, generator=rng, dtype=torch.float64, requires_grad=True)
+    _, active = every_triplet_terms(codes, ORBITS, margin=1.0)
+    assert 0 < active < 1
+    assert torch.autograd.gradcheck(
+        lambda c: every_triplet_terms(c, ORBITS, margin=1.0)[0], (codes,)
+    )
+
+
+def test_float32_codes_a_thousandth_of_their_length_apart_are_told_apart(rng):
+    near = torch.randn(1, 256, generator=rng) + 1e-3 * torch.randn(6, 256, generator=rng)
+    orbits = torch.tensor([0, 0, 1, 1, 2, 2])
+    loss, _ = every_triplet_terms(near, orbits, margin=1e-4)
+    wanted, _ = listed(near.double(), orbits, 1e-4)
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert loss.dtype == torch.float32
+
+
+def test_memory_does_not_grow_with_the_number_of_triplets(rng):
+    """Two orbits of 512: 268 million triplets, which as indices would be 6 GB."""
+    codes = torch.randn(1024, 4, generator=rng, requires_grad=True)
+    loss, active = every_triplet_terms(codes, torch.arange(1024) % 2, margin=1.0)
+    loss.backward()
+    assert loss > 0 and 0 < active < 1
