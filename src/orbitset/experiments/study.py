@@ -74,11 +74,17 @@ class Study:
                 raise ConfigError(f"{line.name} is named twice; name every method once")
 
     def runs(self) -> list[tuple[Line, int]]:
-        """All first seeds before any second one, so that a table can be had early; points last of all."""
-        table = [line for line in self.lines if line.is_in_table]
+        """Methods before their variants, and all first seeds before any second one, so that a table can be
+        had early; what is for figures alone comes last."""
         others = [line for line in self.lines if not line.is_in_table]
         return [
-            *((line, seed) for seed in self.seeds for line in table),
+            *(
+                (line, seed)
+                for role in _IN_TABLE
+                for seed in self.seeds
+                for line in self.lines
+                if line.role == role
+            ),
             *((line, seed) for line in others for seed in self.seeds_of(line)),
         ]
 
