@@ -80,6 +80,8 @@ _FEWEST_QUERIES = 20
 """So that both halves of a split have some."""
 _MOST_SEEDS = 1000
 _EARLY = (1 / 8, 1 / 4, 1 / 2)
+_EARLY_EX = tuple(eighth / 8 for eighth in range(1, 8))
+"""EX is at its best within the first epoch, before it knows the images by heart."""
 
 
 def affine_mnist(method: Method = "OJ") -> ExperimentConfig:
@@ -152,7 +154,8 @@ def affine_mnist_study(
 
 def _sized(config: ExperimentConfig, epochs: float, test_images: int | None) -> ExperimentConfig:
     """Evaluated several times within the first epoch, then after each."""
-    moments = [*_EARLY, *range(1, int(epochs) + 1)]
+    early = _EARLY_EX if config.method == "EX" else _EARLY
+    moments = [*early, *range(1, int(epochs) + 1)]
     inside = [moment for moment in moments if moment < epochs] or [epochs / 2]
     train = replace(config.train, epochs=epochs, evaluate_at=tuple(float(at) for at in inside))
     evaluation = config.evaluation

@@ -78,7 +78,8 @@ def tsne_points(codes: Tensor, seed: int) -> Tensor:
             len(codes), 2
         )  # collapsed: one point, and t-SNE would divide by its size
     perplexity = min(30.0, (len(codes) - 1) / 3)
-    projection = TSNE(perplexity=perplexity, init="pca", random_state=seed, n_jobs=-1)
+    threads = torch.get_num_threads()
+    projection = TSNE(perplexity=perplexity, init="pca", random_state=seed, n_jobs=threads)
     codes = principal_components(codes, _TSNE_DIMENSIONS)
     return torch.as_tensor(projection.fit_transform(codes.float().cpu().numpy()))
 

@@ -8,6 +8,8 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -63,7 +65,8 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
                 receiver, sender = spawn.Pipe(duplex=False)
                 arguments = (sender, job.config, job.run.path, device)
                 process: BaseProcess = spawn.Process(target=_work, args=arguments, daemon=True)
-                process.start()
+                with _deaf_to_ctrl_c():
+                    process.start()
                 sender.close()  # the process has its own; when that closes too, it has died
                 running[receiver] = process, job
             if not running:
@@ -92,8 +95,6 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
 
 def _work(sender: Connection, config: Experiment, path: Path, device: str) -> None:
     """What a process does: train, and send the error if there was one."""
-    # Ctrl-C is for the parent, which ends its processes
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:
@@ -102,6 +103,19 @@ def _work(sender: Connection, config: Experiment, path: Path, device: str) -> No
         sender.send(error)
     else:
         sender.send(None)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """What a process inherits from its first moment: Ctrl-C is for the parent, which ends its processes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _end_with_parent() -> None:
