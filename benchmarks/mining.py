@@ -8,6 +8,7 @@ import argparse
 import multiprocessing
 import os
 import resource
+import statistics
 import sys
 import warnings
 from collections.abc import Callable
@@ -23,6 +24,7 @@ SEED, MARGIN, NUM_ENTRIES, NUM_MEMBERS, NUM_CLASSES = 0, 0.2, 1024, 4, 10
 LIMIT_S, LIMIT_GIB = 120, 16
 PAST_TIME, PAST_MEMORY = f"ran past {LIMIT_S} s", f"needs more than {LIMIT_GIB} GiB"
 ROW_BUDGET_S = 20  # repeats beyond three are given up when a row would take longer
+TURN_S = 0.1  # short calls are repeated in a turn
 TINY = 32  # codes in the first warm-up, which loads libraries before memory is measured
 MIB = 2**20
 PML, ST = "pytorch-metric-learning", "sentence-transformers"
@@ -110,6 +112,15 @@ def run_once(call: Callable[[Any, Any], Any], codes: Any, orbit: Any) -> float:
     return perf_counter() - start
 
 
+def run_turn(call: Callable[[Any, Any], Any], codes: Any, orbit: Any) -> float:
+    """The median of the calls that a turn has time for; the first, which finds threads asleep and caches full
+    of the other side's data, counts only where it is the only one."""
+    times_s = [run_once(call, codes, orbit)]
+    while sum(times_s) < TURN_S:
+        times_s.append(run_once(call, codes, orbit))
+    return statistics.median(times_s[1:] or times_s)
+
+
 def agrees(task: Task, batch: Batch) -> bool:
     """Whether both sides do the same work; in float64, where rounding leaves no doubtful triplet."""
     import torch
@@ -171,7 +182,7 @@ def serve(pipe: Any, task: Task | None, side: Side, batch: Batch) -> None:
             if request == "check":
                 pipe.send(agrees(task, batch))
             else:
-                elapsed_s = run_once(call, codes, orbit)
+                elapsed_s = run_turn(call, codes, orbit)
                 pipe.send((elapsed_s, max(0, peak_bytes() - resident) / MIB))
         except (RuntimeError, MemoryError) as error:
             is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)

@@ -275,7 +275,7 @@ def test_one_shot_task_is_the_same_for_every_method_and_seed():
     first, second = tasks
     assert torch.equal(first.labelled_sets, second.labelled_sets)
     assert torch.equal(first.query_orbit, second.query_orbit)
-    assert torch.equal(first.test.params_NM5, second.test.params_NM5)
+    assert torch.equal(first.test.params_NMQ, second.test.params_NMQ)
 
 
 def test_fresh_orbits_train_end_to_end(tmp_path):

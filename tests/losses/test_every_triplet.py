@@ -12,9 +12,9 @@ from orbitset.losses.every_triplet import every_triplet_terms
 ORBITS = torch.tensor([3, 1, 3, -2, 1, 3, 2**40, 1])
 
 
-def listed(codes, orbits, margin):
+def listed(codes, orbits, margin, variant="all"):
     """The same by mining all triplets, and by adding up their hinges."""
-    triplets = mine(distance_matrix(codes.detach()), orbits, "all").compact()
+    triplets = mine(distance_matrix(codes.detach()), orbits, variant, margin=margin).compact()
     distances = distance_matrix(codes.detach())
     hinges = distances[triplets.anchor, triplets.positive] + margin
     is_active = hinges > distances[triplets.anchor, triplets.negative]
@@ -37,12 +37,13 @@ def batches(draw):
     return codes, torch.tensor(orbits), draw(st.sampled_from([0.25, 1.5, 40.0]))
 
 
-@given(batch=batches())
-def test_loss_active_share_and_gradient_are_those_of_listed_triplets(batch):
+@given(batch=batches(), variant=st.sampled_from(["all", "semihard"]))
+def test_loss_active_share_and_gradient_are_those_of_listed_triplets(batch, variant):
     codes, orbits, margin = batch
     ours, theirs = codes.clone().requires_grad_(), codes.clone().requires_grad_()
-    loss, active = every_triplet_terms(ours, orbits, margin=margin)
-    wanted, wanted_active = listed(theirs, orbits, margin)
+    is_semihard = variant == "semihard"
+    loss, active = every_triplet_terms(ours, orbits, margin=margin, is_semihard=is_semihard)
+    wanted, wanted_active = listed(theirs, orbits, margin, variant)
     (loss + 0 * ours.sum()).backward()
     (wanted + 0 * theirs.sum()).backward()
     torch.testing.assert_close(loss, wanted, rtol=1e-9, atol=1e-9)
@@ -56,8 +57,22 @@ def test_rows_taken_in_parts_change_nothing(batch):
     codes, orbits, margin = batch
     whole = every_triplet_terms(codes, orbits, margin=margin)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_BLOCK", 3 * len(codes))
+        patch.setattr(module, "_SORTED", 3 * len(codes))
+        patch.setattr(module, "_SCANNED", 3 * len(codes))
         torch.testing.assert_close(every_triplet_terms(codes, orbits, margin=margin), whole)
+
+
+@given(batch=batches(), is_semihard=st.booleans())
+def test_sorting_gives_what_scanning_gives(batch, is_semihard):
+    codes, orbits, margin = batch
+    scanned, sorted_ = codes.clone().requires_grad_(), codes.clone().requires_grad_()
+    first = every_triplet_terms(scanned, orbits, margin=margin, is_semihard=is_semihard)
+    first[0].backward()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SCAN_LIMIT", -1)
+        second = every_triplet_terms(sorted_, orbits, margin=margin, is_semihard=is_semihard)
+        second[0].backward()
+    torch.testing.assert_close((*second, sorted_.grad), (*first, scanned.grad))
 
 
 def test_gradient_passes_gradcheck_away_from_the_kink(rng):

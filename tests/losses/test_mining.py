@@ -104,7 +104,7 @@ def test_semihard_random_equals_the_oracle_on_the_same_draws(slow_mine, batch, s
 
 @pytest.mark.parametrize("variant", ["semihard-else-farthest", "semihard-nearest"])
 @BRIEF
-@given(batch=batches(sizes=st.integers(18, 24)))  # room for more positives than _SCAN_LIMIT
+@given(batch=batches(sizes=st.integers(18, 24)))  # room for more positives than SCAN_LIMIT
 def test_mine_with_many_positives_equals_the_oracle(slow_mine, variant, batch):
     wanted = slow_mine(*batch, variant, margin=MARGIN)
     assert mined(batch, variant, margin=MARGIN) == wanted

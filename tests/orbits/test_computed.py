@@ -37,7 +37,7 @@ def test_fixed_orbits_ignore_the_global_random_state():
 
 
 def test_fixed_orbits_do_not_depend_on_the_images():
-    params = [orbits_of(random_images(4, 1, 8, 8, seed=s), seed=3).params_NM5 for s in (0, 1)]
+    params = [orbits_of(random_images(4, 1, 8, 8, seed=s), seed=3).params_NMQ for s in (0, 1)]
     assert torch.equal(params[0], params[1])
 
 
@@ -66,7 +66,7 @@ def test_canonical_images_lie_unmoved_in_the_middle():
 
 
 def test_all_members_of_all_orbits_have_parameters_of_their_own():
-    params = orbits_of(random_images(6, 1, 8, 8)).params_NM5
+    params = orbits_of(random_images(6, 1, 8, 8)).params_NMQ
     assert params.shape == (6, 5, 5)
     assert len(params[:, 1:].reshape(-1, 5).unique(dim=0)) == 6 * 4
 
@@ -93,7 +93,7 @@ def test_fresh_members_are_equal_for_equal_generators_and_differ_otherwise():
 def test_fresh_orbits_keep_no_parameters_and_have_the_same_canonical_images():
     images = random_images(3, 1, 8, 8)
     fresh, fixed = orbits_of(images, mode="fresh"), orbits_of(images)
-    assert fresh.params_NM5 is None
+    assert fresh.params_NMQ is None
     assert torch.equal(fresh.canonical(torch.arange(3)), fixed.canonical(torch.arange(3)))
 
 

@@ -47,7 +47,7 @@ def data_check(
         str,
         typer.Argument(
             metavar="X",
-            help="mnist, digits, multi-pie:FOLDER, or the path of images, a manifest or videos.",
+            help="mnist, digits, multi-pie:FOLDER, or the path of images, a manifest, shards or videos.",
         ),
     ],
     orbit: OrbitOption = None,
@@ -126,8 +126,14 @@ def _check_table(
         canonical=canonical,
     )
     rows = [
-        SheetRow(f"{len(paths)} members", [SheetPicture(path, path.name) for path in paths])
-        for paths in found.orbits
+        SheetRow(
+            f"{len(members)} members",
+            [
+                SheetPicture(file if isinstance(file, Path) else file.open, Path(path).name)
+                for path, file in zip(members.paths, members.files, strict=True)
+            ],
+        )
+        for members in found.orbits
     ]
     write_sheet(sheet, lambda: contact_sheet(rows, title=f"The first orbits of {source}"))
     print(json.dumps(found.as_dict()) if as_json else str(found))

@@ -60,7 +60,7 @@ def split(images: ImageSet, *, seed: int = 0) -> Splits:
         raise DataError(
             "no class has three images, so there is nothing to test with; leave the labels out"
         )
-    return Splits(*(images[torch.cat(part)] for part in (train, validation, test)))
+    return Splits(images[torch.cat(train)], images[torch.cat(validation)], images[torch.cat(test)])
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 
 from orbitset.datasets.kept_pixels import kept_pixels
 from orbitset.datasets.observed import ObservedImages
-from orbitset.datasets.pictures import Box, Wanted, decoded, large_images, size_of
+from orbitset.datasets.pictures import Box, Wanted, decoded, large_images, size_of, stamp
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import ConfigError, DataError
 from orbitset.files import cache_folder
@@ -26,6 +26,7 @@ _VERSION = 2
 """Raised whenever the same files would give other pixels."""
 _AT_ONCE = 256
 _LOOKED_AT, _LOOKED_AT_PX, _GREY_TOLERANCE = 8, 32, 16
+_LARGEST_PX, _MULTIPLE_PX = 128, 16
 Progress = Callable[[int, int], None]
 
 
@@ -65,7 +66,7 @@ def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, in
     """Decode all images without keeping any: what is wrong with some, and the sizes of the others."""
     problems, sizes = [], []
     with large_images(), ThreadPoolExecutor(os.cpu_count()) as threads:
-        files = [table.root / path for path in table.paths]
+        files = table.files
         for start in range(0, len(files), _AT_ONCE):
             chunk = files[start : start + _AT_ONCE]
             for at, found in enumerate(threads.map(decoded, chunk), start):
@@ -78,19 +79,25 @@ def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, in
 
 def first_size(table: ImageTable) -> tuple[int, int]:
     """Width and height of the first image that can be read."""
-    for path in table.paths:
-        size = size_of(table.root / path)
+    for at in range(len(table)):
+        size = size_of(table.file(at))
         if size is not None:
             return size
     raise DataError(f"no image of {table.source} can be read")
+
+
+def fitting_size(table: ImageTable) -> int:
+    """A multiple of what the encoder's poolings divide by, near the first readable image's size."""
+    near = round(max(first_size(table)) / _MULTIPLE_PX) * _MULTIPLE_PX
+    return max(_MULTIPLE_PX, min(_LARGEST_PX, near))
 
 
 def is_coloured(table: ImageTable) -> bool:
     """Whether any of the first images that can be read has a colour that is no grey."""
     seen = 0
     with large_images():
-        for path in table.paths:
-            image = decoded(table.root / path, _LOOKED_AT_PX)
+        for at in range(len(table)):
+            image = decoded(table.file(at), _LOOKED_AT_PX)
             if isinstance(image, str):
                 continue
             pixels = Wanted(_LOOKED_AT_PX, is_colour=True).fit(image).astype(np.int16)
@@ -104,15 +111,14 @@ def is_coloured(table: ImageTable) -> bool:
 
 def _key(table: ImageTable, size_px: int | None, is_colour: bool) -> str:
     digest = hashlib.sha256(repr((_VERSION, size_px, is_colour)).encode())
+    root = table.root.absolute()
     for at, path in enumerate(table.paths):
-        full = table.root.absolute() / path
         try:
-            about = full.stat()
-            seen = (about.st_size, about.st_mtime_ns)
+            seen = stamp(table.file(at))
         except OSError:
             seen = (-1, -1)
         box = None if table.boxes is None else table.boxes[at]
-        digest.update(repr((str(full), table.rows[at], seen, box)).encode())
+        digest.update(repr((str(root / path), table.rows[at], seen, box)).encode())
     return digest.hexdigest()[:32]
 
 
@@ -126,7 +132,7 @@ def _write(
     """Append one image after the other; gives the shape of all and what could not be read."""
     asked = Wanted(size_px, is_colour)
     with large_images(), ThreadPoolExecutor(os.cpu_count()) as threads:
-        files = [table.root / path for path in table.paths]
+        files = table.files
         if size_px is None:
             sizes = Counter(size for size in threads.map(size_of, files) if size is not None)
             asked = dataclasses.replace(

@@ -1,13 +1,14 @@
-"""A folder of images, or several files: found, ordered as people number them, grouped by sub-folders."""
+"""Images in a folder, in shards, or by name: found, ordered as people number them, grouped by sub-folders."""
 
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orbitset.datasets.pictures import SUFFIXES
-from orbitset.datasets.table import ImageTable
+from orbitset.datasets.pictures import SUFFIXES, Stretch
+from orbitset.datasets.shards import expand, is_tar, scan_shards
+from orbitset.datasets.table import ImageTable, Problem
 from orbitset.errors import DataError
 
 MANIFEST = "manifest.csv"
@@ -35,6 +36,20 @@ def holds_files(folder: Path, suffixes: Collection[str]) -> bool:
     return any(Path(name).suffix.lower() in suffixes for name in _files(folder))
 
 
+def find_shards(data: Path | str) -> tuple[Path, list[str]]:
+    """The folder that shards lie in, and their names there; none if `data` is something else.
+
+    `data` is a tar, a pattern such as `train-{000..009}.tar`, or a folder that holds tars and no images.
+    """
+    path = Path(data)
+    if path.is_dir():
+        return path, [] if holds_images(path) else [name for name in _files(path) if is_tar(name)]
+    if not is_tar(path.name) or path.is_file():
+        return path.parent, [path.name] if is_tar(path.name) else []
+    root = Path(f"{str(path).partition('{')[0]}x").parent
+    return root, [Path(name).relative_to(root).as_posix() for name in expand(str(path))]
+
+
 def scan_folder(root: Path | str) -> Found:
     """All images below a folder; those in one sub-folder share the factor `orbit`, its path.
 
@@ -55,23 +70,37 @@ def scan_folder(root: Path | str) -> Found:
 
 
 def find_images(sources: Sequence[Path | str]) -> Found:
-    """Images by their names, and all images below folders, in the order they are named."""
-    paths: list[str] = []
+    """Images by their names, and all images below folders or in shards, in the order they are named.
+
+    What is wrong with shards is in the table's `left_out`.
+    """
+    paths: dict[str, Stretch | None] = {}
     ignored: list[str] = []
+    reasons: dict[str, None] = {}
     for source in map(Path, sources):
-        if source.is_dir():
+        root, shards = find_shards(source)
+        if shards:
+            names = [str(root / shard) for shard in shards]
+            table, problems = scan_shards(str(source), Path(), names)
+            paths |= dict(zip(table.paths, table.stretches or (), strict=True))
+            reasons |= dict.fromkeys(problem.reason for problem in problems)
+        elif source.is_dir():
             found = scan_folder(source)
-            paths += [str(source / path) for path in found.table.paths]
+            paths |= dict.fromkeys(str(source / path) for path in found.table.paths)
             ignored += [str(source / path) for path in found.ignored]
         elif source.is_file():
-            paths.append(str(source))
+            paths[str(source)] = None
         else:
             raise DataError(f"there is no image or folder {source}")
-    if not paths:
+    if not paths and not reasons:
         raise DataError("no image was named")
-    seen: dict[str, None] = dict.fromkeys(paths)
     label = str(sources[0]) if len(sources) == 1 else f"{len(sources)} files and folders"
-    return Found(_table(label, Path(), list(seen), {}), tuple(ignored))
+    table = _table(label, Path(), list(paths), {})
+    if any(paths.values()):
+        table = replace(table, stretches=tuple(paths.values()))
+    after = enumerate(reasons, start=len(paths) + 1)
+    table = table.without([Problem(row, reason) for row, reason in after], "skip")
+    return Found(table, tuple(ignored))
 
 
 def _files(root: Path, on_unreadable: Callable[[str], None] | None = None) -> Iterator[str]:

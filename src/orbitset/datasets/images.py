@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orbitset.datasets.table import Problem
+
 
 @dataclass(frozen=True)
 class ImageSet:
@@ -31,9 +33,11 @@ class Splits:
     train: ImageSet
     validation: ImageSet
     test: ImageSet
+    left_out: tuple[Problem, ...] = ()
+    """What could not be used"""
 
     def without_test(self) -> "Splits":
         """For choosing settings: labelled examples and queries both from validation images, every other one
         for each, so that they have none in common; the test images are left out."""
         labelled, queries = self.validation[::2], self.validation[1::2]
-        return Splits(self.train, labelled, queries)
+        return Splits(self.train, labelled, queries, self.left_out)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.datasets.decode import image_problems
-from orbitset.datasets.folder import MANIFEST, ORBIT, scan_folder
+from orbitset.datasets.folder import ORBIT, scan_folder
 from orbitset.datasets.multi_pie import CANONICAL, scan_multi_pie
-from orbitset.datasets.named import MULTI_PIE, table_at
+from orbitset.datasets.named import MULTI_PIE, has_sub_folders, table_at
+from orbitset.datasets.pictures import num_bytes, open_bytes
 from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.errors import ConfigError
 
@@ -40,7 +41,7 @@ class Inspected:
     """Files in a folder that are no images"""
     copies: tuple[tuple[str, ...], ...] = ()
     """Files with the same content"""
-    orbits: tuple[tuple[Path, ...], ...] = ()
+    orbits: tuple[ImageTable, ...] = ()
     """The members of the first few orbits"""
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,8 +87,7 @@ def inspect_table(
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    folder = Path(source)
-    is_folder = folder.is_dir() and not (folder / MANIFEST).is_file()
+    is_folder = has_sub_folders(source)
     orbit = (ORBIT,) if is_folder and orbit is None else orbit
     if canonical is not None and orbit is None and not source.startswith(MULTI_PIE):
         raise ConfigError("--canonical is of orbits; say what they share with --orbit")
@@ -99,7 +99,7 @@ def inspect_table(
     else:
         named = (*(orbit or ()), *(target or ())[:1])
         table = table_at(source, factors=named, on_problem="skip")
-        ignored = scan_folder(folder).ignored if is_folder else ()
+        ignored = scan_folder(source).ignored if is_folder else ()
         orbit = (ORBIT,) if orbit is None and ORBIT in table.columns else orbit
     broken, sizes = image_problems(table)
     usable = table.without(broken, "skip")
@@ -126,24 +126,24 @@ def inspect_table(
 
 def _copies(table: ImageTable) -> tuple[tuple[str, ...], ...]:
     """Files with the same bytes; only those of one size are read."""
-    by_size: dict[int, list[str]] = {}
-    for path in dict.fromkeys(table.paths):
-        by_size.setdefault((table.root / path).stat().st_size, []).append(path)
+    by_size: dict[int, list[int]] = {}
+    for at in {path: at for at, path in enumerate(table.paths)}.values():
+        by_size.setdefault(num_bytes(table.file(at)), []).append(at)
     found: dict[bytes, list[str]] = {}
-    for paths in by_size.values():
-        for path in paths if len(paths) > 1 else ():
-            with (table.root / path).open("rb") as file:
-                found.setdefault(hashlib.file_digest(file, "sha256").digest(), []).append(path)
+    for places in by_size.values():
+        for at in places if len(places) > 1 else ():
+            with open_bytes(table.file(at)) as file:
+                digest = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
+            found.setdefault(digest, []).append(table.paths[at])
     return tuple(tuple(paths) for paths in found.values() if len(paths) > 1)
 
 
-def _first_orbits(table: ImageTable, orbit: Sequence[str]) -> tuple[tuple[Path, ...], ...]:
-    members: dict[tuple[str, ...], list[Path]] = {}
-    keys = zip(*(table.columns[name] for name in orbit), strict=True)
-    for key, path in zip(keys, table.paths, strict=True):
+def _first_orbits(table: ImageTable, orbit: Sequence[str]) -> tuple[ImageTable, ...]:
+    members: dict[tuple[str, ...], list[int]] = {}
+    for at, key in enumerate(zip(*(table.columns[name] for name in orbit), strict=True)):
         if key in members or len(members) < _MOST_NAMED:
-            members.setdefault(key, []).append(table.root / path)
-    return tuple(tuple(paths) for paths in members.values())
+            members.setdefault(key, []).append(at)
+    return tuple(table.at(places) for places in members.values())
 
 
 def _more(names: Sequence[str]) -> str:

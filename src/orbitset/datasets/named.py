@@ -7,7 +7,14 @@ from typing import Any
 from orbitset.datasets.arrays import load_array, split
 from orbitset.datasets.decode import Progress, load_images
 from orbitset.datasets.digits import load_digits
-from orbitset.datasets.folder import MANIFEST, ORBIT, holds_files, holds_images, scan_folder
+from orbitset.datasets.folder import (
+    MANIFEST,
+    ORBIT,
+    find_shards,
+    holds_files,
+    holds_images,
+    scan_folder,
+)
 from orbitset.datasets.images import Splits
 from orbitset.datasets.kept_heads import load_heads
 from orbitset.datasets.manifest import read_manifest
@@ -19,11 +26,13 @@ from orbitset.datasets.multi_pie import (
     scan_multi_pie,
 )
 from orbitset.datasets.observed import ObservedImages
+from orbitset.datasets.plain import is_plain, load_plain
 from orbitset.datasets.segments import SegmentConfig
+from orbitset.datasets.shards import read_shards
 from orbitset.datasets.table import ImageTable, OnProblem, Problem, orbit_problems
 from orbitset.datasets.video import SUFFIXES as VIDEOS
 from orbitset.datasets.video import load_videos, split_by_time
-from orbitset.errors import DataError
+from orbitset.errors import ConfigError, DataError
 
 MULTI_PIE = "multi-pie:"
 FACES = ("pie32", "pointing04")
@@ -31,8 +40,8 @@ FACES = ("pie32", "pointing04")
 MANIFESTS = (".csv", ".tsv", ".parquet", ".pq")
 
 
-def load_splits(data: str) -> Splits:
-    """The splits of `mnist`, of `digits`, or of what lies at a path."""
+def load_splits(data: str, *, size_px: int | None = None) -> Splits:
+    """The splits of `mnist`, of `digits`, or of what lies at a path; plain images are brought to a size."""
     match data:
         case "mnist":
             return load_mnist()
@@ -43,6 +52,8 @@ def load_splits(data: str) -> Splits:
         return split(load_array(path))
     if path.is_dir() and is_mnist_folder(path):
         return load_mnist(path, download=False)
+    if is_plain(data):
+        return load_plain(data, size_px=size_px)
     raise DataError(
         f"{path} is not data that can be read; give a folder of images or with MNIST's idx files, "
         "or a .npy or .npz file of images"
@@ -69,8 +80,8 @@ def load_observed(
     """Images with factors, and the problems of those that were left out.
 
     `data` is `heads` or, for some of them, `heads:20x6` (people x lights), `multi-pie:` and its folder,
-    `pie32`, `pointing04`, the path of a manifest, or of a folder with a sub-folder for each orbit. `orbit`,
-    `target` and `min_members` say which orbits can be used. `crops` is a CSV of boxes or a folder of
+    `pie32`, `pointing04`, the path of a manifest, of shards, or of a folder with a sub-folder for each orbit.
+    `orbit`, `target` and `min_members` say which orbits can be used. `crops` is a CSV of boxes or a folder of
     landmarks. Of videos, `segments` says what an orbit is, and `trained_share` what is trained on, from the
     start of each. Without `is_kept` nothing is written to the cache.
     """
@@ -96,6 +107,10 @@ def load_observed(
         table = crop_by_camera(table) if crops is None else table
     else:
         table = table_at(data, factors=factors, on_problem=on_problem)
+    if crops is not None and table.stretches is not None:
+        raise ConfigError(
+            f"crops are of files, and {data} has shards; cut the images before packing"
+        )
     if crops is not None:
         crop = crop_by_landmarks if Path(crops).is_dir() else crop_by_boxes
         table = crop(table, Path(crops), on_problem)
@@ -117,7 +132,9 @@ def load_observed(
 def table_at(
     data: str, *, factors: Sequence[str] = (), on_problem: OnProblem = "stop"
 ) -> ImageTable:
-    """The image files a manifest names, or that lie in a folder."""
+    """The image files a manifest names, or that lie in a folder or in shards."""
+    if is_sharded(data):
+        return read_shards(data, *find_shards(data), factors=factors, on_problem=on_problem)
     if not Path(data).is_dir():
         return read_manifest(manifest_of(data), factors=factors, on_problem=on_problem)
     manifest = Path(data) / MANIFEST
@@ -140,11 +157,22 @@ def is_video(data: str) -> bool:
     return path.is_dir() and not holds_images(path) and holds_files(path, VIDEOS)
 
 
+def is_sharded(data: str) -> bool:
+    """Whether it is a tar, a pattern of such, or a folder with tars and without images."""
+    return bool(find_shards(data)[1]) and not is_mnist_folder(Path(data))
+
+
+def has_sub_folders(data: str) -> bool:
+    """Whether it is a folder that says by its sub-folders what the orbits are."""
+    path = Path(data)
+    return path.is_dir() and not (path / MANIFEST).is_file() and not is_sharded(data)
+
+
 def is_table(data: str) -> bool:
     """Whether it names a table of image files, and not images as such."""
     if data.startswith(MULTI_PIE) or data in FACES or Path(data).suffix.lower() in MANIFESTS:
         return True
-    return Path(data).is_dir() and holds_images(Path(data))
+    return is_sharded(data) or (Path(data).is_dir() and holds_images(Path(data)))
 
 
 def manifest_of(data: str) -> Path:

@@ -5,12 +5,14 @@ Large JPEGs are decoded at a fraction of their size where that is all that is ne
 """
 
 import contextlib
+import io
 import logging
 import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -40,6 +42,39 @@ _CONVERTED_BY = {"LAB": "RGB", "La": "LA"}
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to stderr
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes inside a file that are an image: a member of a tar. Every thread opens the file for itself."""
+
+    file: Path
+    start: int
+    size: int
+
+    def open(self) -> BinaryIO:
+        with self.file.open("rb") as file:
+            file.seek(self.start)
+            return io.BytesIO(file.read(self.size))
+
+
+ImageFile = Path | Stretch
+"""What an image is read from"""
+
+
+def open_bytes(image: ImageFile) -> BinaryIO:
+    return image.open("rb") if isinstance(image, Path) else image.open()
+
+
+def num_bytes(image: ImageFile) -> int:
+    return image.stat().st_size if isinstance(image, Path) else image.size
+
+
+def stamp(image: ImageFile) -> tuple[int, ...]:
+    """Another one whenever the bytes may be others, as far as can be told without reading them."""
+    about = (image if isinstance(image, Path) else image.file).stat()
+    inside = () if isinstance(image, Path) else (image.start, image.size)
+    return (about.st_size, about.st_mtime_ns, *inside)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """How images are wanted: fitted whole into a square of `size_px`, or all of one `expected` size."""
@@ -48,9 +83,9 @@ class Wanted:
     is_colour: bool = False
     expected: tuple[int, int] | None = None
 
-    def read(self, path: Path, box: Box | None = None) -> np.ndarray | str:
+    def read(self, file: ImageFile, box: Box | None = None) -> np.ndarray | str:
         """(C, H, W) uint8, or why there is none."""
-        image = decoded(path, self.size_px if box is None else None, is_colour=self.is_colour)
+        image = decoded(file, self.size_px if box is None else None, is_colour=self.is_colour)
         if isinstance(image, str):
             return image
         if self.size_px is None and image.size != self.expected:
@@ -74,15 +109,17 @@ class Wanted:
         return array.transpose(2, 0, 1) if self.is_colour else array[None]
 
 
-def decoded(path: Path, size_px: int | None = None, *, is_colour: bool = True) -> Image.Image | str:
+def decoded(
+    file: ImageFile, size_px: int | None = None, *, is_colour: bool = True
+) -> Image.Image | str:
     """The image turned upright, or why there is none.
 
     If it is to be fitted into `size_px`, it may come at a fraction of its size, twice that at least.
     """
     try:
-        if path.stat().st_size == 0:
+        if num_bytes(file) == 0:
             return "is empty: it has 0 bytes"
-        with Image.open(path) as opened:
+        with _opened(file) as opened:
             if size_px is not None and opened.format in ("JPEG", "MPO"):
                 opened.draft("RGB" if is_colour else "L", (2 * size_px, 2 * size_px))
             return upright(opened)
@@ -120,10 +157,10 @@ def why_unreadable(error: Exception) -> str:
     return f"cannot be read as an image: {reason}"
 
 
-def size_of(path: Path) -> tuple[int, int] | None:
+def size_of(file: ImageFile) -> tuple[int, int] | None:
     """Width and height once upright, if it can be read."""
     try:
-        with Image.open(path) as opened:
+        with _opened(file) as opened:
             # 5 to 8 are the orientations that swap width and height
             width, height = opened.size
             return (height, width) if _orientation(opened) in (5, 6, 7, 8) else (width, height)
@@ -171,6 +208,11 @@ def _all_sizes() -> Iterator[None]:
 
 def shown(size: tuple[int, int] | None) -> str:
     return "none" if size is None else f"{size[0]}x{size[1]}"
+
+
+def _opened(file: ImageFile) -> Image.Image:
+    """Of a path Pillow is told the name, so that it can map what lies there uncompressed."""
+    return Image.open(file if isinstance(file, Path) else file.open())
 
 
 def _orientation(image: Image.Image) -> int:

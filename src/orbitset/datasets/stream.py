@@ -69,4 +69,4 @@ class ImageStream:
         table = self.table
         places = range(start, min(start + _CHUNK, len(table)))
         boxes = table.boxes or [None] * len(table)
-        return [self.wanted.read(table.root / table.paths[at], boxes[at]) for at in places]
+        return [self.wanted.read(table.file(at), boxes[at]) for at in places]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from orbitset.datasets.pictures import Box
+from orbitset.datasets.pictures import Box, ImageFile, Stretch
 from orbitset.errors import DataError, check_choice
 
 OnProblem = Literal["stop", "skip"]
@@ -49,10 +49,21 @@ class ImageTable:
     """The number of each row in the source"""
     boxes: tuple[Box | None, ...] | None = None
     """The part of each image that is used; None is the whole"""
+    stretches: tuple[Stretch | None, ...] | None = None
+    """Where in a tar each image lies; None is a file of its own"""
     left_out: tuple[Problem, ...] = ()
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def file(self, at: int) -> ImageFile:
+        """What the image in one place is read from."""
+        stretch = None if self.stretches is None else self.stretches[at]
+        return self.root / self.paths[at] if stretch is None else stretch
+
+    @property
+    def files(self) -> list[ImageFile]:
+        return [self.file(at) for at in range(len(self))]
 
     def require(self, columns: Collection[str]) -> "ImageTable":
         """Itself, if it has these columns."""
@@ -79,22 +90,26 @@ class ImageTable:
         kept = [at for at, row in enumerate(self.rows) if row not in bad]
         if not kept:
             raise DataError(f"nothing is left of {self.source}: {named(found)}")
-        return replace(self._chosen(kept), left_out=(*self.left_out, *found))
+        return replace(self.at(kept), left_out=(*self.left_out, *found))
 
     def where(self, factor: str, chosen: Collection[str]) -> "ImageTable":
         """The rows with one of these values of a factor."""
         self.require([factor])
         for value in chosen:
             check_choice(factor, value, sorted(set(self.columns[factor])))
-        return self._chosen([at for at, has in enumerate(self.columns[factor]) if has in chosen])
+        return self.at([at for at, has in enumerate(self.columns[factor]) if has in chosen])
 
-    def _chosen(self, places: Sequence[int]) -> "ImageTable":
+    def at(self, places: Sequence[int]) -> "ImageTable":
+        """The rows in these places."""
         return replace(
             self,
             paths=tuple(self.paths[at] for at in places),
             columns={name: tuple(of[at] for at in places) for name, of in self.columns.items()},
             rows=tuple(self.rows[at] for at in places),
             boxes=None if self.boxes is None else tuple(self.boxes[at] for at in places),
+            stretches=None
+            if self.stretches is None
+            else tuple(self.stretches[at] for at in places),
         )
 
 

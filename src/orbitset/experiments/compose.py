@@ -7,6 +7,7 @@ from typing import Any
 
 from orbitset.config import with_settings
 from orbitset.datasets.named import FACES, MULTI_PIE, is_table, is_video, load_splits
+from orbitset.datasets.plain import is_plain
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import (
     Experiment,
@@ -17,7 +18,7 @@ from orbitset.experiments.config import (
 from orbitset.experiments.faces import evaluated_often
 from orbitset.experiments.manifests import observed_images, observed_videos
 from orbitset.experiments.methods import Method, parse_method
-from orbitset.experiments.recipes import affine_images, recipe
+from orbitset.experiments.recipes import affine_images, plain_images, recipe
 from orbitset.runs import Run
 
 
@@ -59,7 +60,7 @@ def compose_config(
         raise ConfigError(f"{name} is an experiment of its own", hint=f"orbitset reproduce {name}")
     elif is_video(source):
         config = _of_videos(source, chosen or "OJ", settings, observed or {})
-    elif is_table(source):
+    elif is_table(source) and not is_plain(source):
         config = observed_images(
             Path(source), chosen or "OJ", settings=settings, **(observed or {})
         )
@@ -109,7 +110,7 @@ def _flags(observed: Mapping[str, Any]) -> str:
 
 def computed_config(source: str, method: Method, settings: list[str]) -> ExperimentConfig:
     """A recipe or data whose orbits are computed, with settings on top."""
-    if is_table(source) or is_video(source):
+    if (is_table(source) and not is_plain(source)) or is_video(source):
         raise ConfigError(f"{source} has observed orbits; settings are searched for computed ones")
     config = compose_config(
         source,
@@ -127,7 +128,8 @@ def computed_config(source: str, method: Method, settings: list[str]) -> Experim
 def _config_for_path(source: str, method: Method) -> ExperimentConfig:
     splits = load_splits(_path(source))
     size_px = max(splits.train.images.shape[-2:])
-    return affine_images(_path(source), size_px, len(splits.train), method)
+    build = plain_images if is_plain(source) else affine_images
+    return build(_path(source), size_px, len(splits.train), method)
 
 
 def _path(source: str) -> str:

@@ -14,7 +14,14 @@ from orbitset.evaluation.labelled import Metric
 from orbitset.experiments.arrays import figure_arrays
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.rows import row, without_splits
-from orbitset.experiments.task import OneShotTask, encoding_with, orbit_curve, raw_pixels
+from orbitset.experiments.task import (
+    Encode,
+    FindingTask,
+    OneShotTask,
+    encoding_with,
+    orbit_curve,
+    raw_pixels,
+)
 from orbitset.orbits.batches import OrbitBatches
 from orbitset.orbits.computed import AffineOrbits, Mode
 from orbitset.seeds import stable_seed
@@ -42,6 +49,12 @@ class ComputedTask:
         )
         has_labels = self.splits.test.labels is not None
         self.one_shot = build_one_shot(config, self.splits, self.test) if has_labels else None
+        if has_labels and config.keeps_best:
+            raise ConfigError(
+                "train.keep is best, which is told by finding images without labels; these have labels"
+            )
+        self.left_out = self.splits.left_out
+        self._finding = {} if has_labels else self._build_finding(device)
         self.batches = OrbitBatches(
             _orbits(
                 config, train.to(device), config.orbits.mode, stable_seed("train", config.seed)
@@ -56,6 +69,26 @@ class ComputedTask:
             seed = config.evaluation.seed
             self._halves = orbit_splits(one_shot.query_orbit, splits=count, seed=seed)
 
+    def _build_finding(self, device: str) -> dict[str, FindingTask]:
+        """To stop by, and to test with."""
+        asked = self.config.evaluation
+        seed = stable_seed("validation", asked.seed)
+        validation = _orbits(self.config, self.splits.validation.to(device), "fixed", seed)
+        sides = {"va": validation, "te": self.test}
+        return {
+            side: FindingTask(orbits, queries=asked.test_images, seed=asked.seed)
+            for side, orbits in sides.items()
+        }
+
+    def _found(self, encode: Encode) -> dict[str, Any]:
+        scores = {side: [task.score(encode)] for side, task in self._finding.items()}
+        return {"mean": scores["te"][0], "sd": None, "n": 1, "repeated": "runs", **scores}
+
+    def criterion(self, record: dict[str, Any]) -> float:
+        """By which the weights that are kept are chosen."""
+        found: float = record["top1"]["va"][0]
+        return found
+
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         """What a record of metrics.jsonl says."""
         config = self.config
@@ -67,6 +100,8 @@ class ComputedTask:
                 if self._halves is not None:
                     validation, test = self._halves.scores(score.per_query)
                     metrics[MEASURES[name]] |= {"va": validation, "te": test}
+        if self._finding:
+            metrics["top1"] = self._found(encode)
         if config.uses_margin:
             margin = torch.tensor([config.margin], dtype=torch.float64)
             at_margin = orbit_curve(encode, self.test, margin)
@@ -84,8 +119,15 @@ class ComputedTask:
                 rows.append(row("pixels", name, pixels.summary()))
                 rows.append(row("untrained", name, without_splits(records[0][name])))
                 rows.append(row(config.method, name, without_splits(records[-1][name])))
+        last = records[-1]
+        if config.keeps_best:
+            last = max(records[1:] or records, key=self.criterion)
+        if self._finding:
+            found = {"pixels": self._found(raw_pixels), "untrained": records[0]["top1"]}
+            found[config.method] = last["top1"]
+            rows += [row(name, "top1", without_splits(each)) for name, each in found.items()]
         for name in ("invariance", "selectivity") if config.uses_margin else ():
-            once = {"mean": records[-1][name], "sd": None, "n": 1, "repeated": "runs"}
+            once = {"mean": last[name], "sd": None, "n": 1, "repeated": "runs"}
             rows.append(row(config.method, name, once))
         suffix = "" if config.evaluation.on == "test" else "_validation"
         return [{**one, "metric": one["metric"] + suffix} for one in rows]
@@ -97,7 +139,7 @@ class ComputedTask:
 
 def load_data(config: ExperimentConfig) -> Splits:
     """The images an experiment may look at: the test images only if it is evaluated on them."""
-    splits = load_splits(config.data)
+    splits = load_splits(config.data, size_px=config.orbits.canvas_px)
     return splits if config.evaluation.on == "test" else splits.without_test()
 
 
@@ -123,6 +165,7 @@ def _orbits(config: ExperimentConfig, images: ImageSet, mode: Mode, seed: int) -
         canvas_px=config.orbits.canvas_px,
         members=config.orbits.members,
         ranges=config.orbits.affine,
+        photometric=config.orbits.photometric,
         mode=mode,
         seed=seed,
     )

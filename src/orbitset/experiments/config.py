@@ -178,6 +178,10 @@ class ExperimentConfig(MethodConfig):
     def __post_init__(self) -> None:
         self._check(self.orbits)
 
+    @property
+    def keeps_best(self) -> bool:
+        return self.train.keep == "best"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedExperiment(MethodConfig):

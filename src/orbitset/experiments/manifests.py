@@ -9,9 +9,8 @@ from typing import cast
 import torch
 
 from orbitset.config import with_settings
-from orbitset.datasets.decode import first_size, is_coloured
-from orbitset.datasets.folder import MANIFEST
-from orbitset.datasets.named import load_observed, table_at
+from orbitset.datasets.decode import fitting_size, is_coloured
+from orbitset.datasets.named import has_sub_folders, load_observed, table_at
 from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
@@ -27,7 +26,6 @@ IMAGES, _MOST_EPOCHS = 200_000, 100
 _TESTED_SHARE, _FEWEST_LABELS = 0.2, 4
 _ENOUGH_LABELS = 20
 """To hold out some more, by which the weights that are kept are chosen"""
-_LARGEST_PX, _MULTIPLE_PX = 128, 16
 _APART = 8
 """Frames of one video that are nearer than this are too easy to find"""
 
@@ -57,15 +55,14 @@ def observed_images(
     if split is not None and test is not None:
         raise ConfigError("--split and --test both say what is tested on; give one of them")
     table = table_at(str(source), on_problem="skip")
-    is_folder = source.is_dir() and not (source / MANIFEST).is_file()
     fixed = _columns(table, orbit, "orbit", "the factors that members of an orbit share")
     named = label or ("label" if "label" in table.columns else fixed[0])
     table.require([*fixed, named])
     orbits = ObservedConfig(
         orbit=tuple(fixed),
-        canonical=canonical or ("medoid" if is_folder else None),
+        canonical=canonical or ("medoid" if has_sub_folders(str(source)) else None),
         label=named,
-        size_px=_size(table),
+        size_px=fitting_size(table),
         is_colour=is_coloured(table),
         crops=crops,
         on_problem=cast(OnProblem, on_problem),
@@ -173,18 +170,19 @@ def _own(settings: Sequence[str], prefix: str) -> list[str]:
 
 
 def _name(source: Path) -> str:
-    """Of the folder, or of the manifest unless it is just called so."""
+    """Of the folder, or of the manifest unless it is just called so; of a pattern's folder."""
     source = source.resolve()
     if source.is_dir():
         return source.name
-    return source.parent.name if source.stem == "manifest" else source.stem
+    is_bare = source.stem == "manifest" or "{" in source.stem
+    return source.parent.name if is_bare else source.stem
 
 
 def _columns(
     table: ImageTable, asked: Sequence[str] | None, default: str, meaning: str
 ) -> list[str]:
     if asked is None and default not in table.columns:
-        known = ", ".join(table.columns)
+        known = ", ".join(table.columns) or "no factor at all"
         raise ConfigError(f"name {meaning} with --{default}; {table.source} has {known}")
     chosen = list(asked) if asked is not None else [default]
     table.require(chosen)
@@ -333,9 +331,3 @@ def _largest(table: ImageTable, orbit: Sequence[str]) -> int:
     for key in keys:
         counts[key] = counts.get(key, 0) + 1
     return max(counts.values())
-
-
-def _size(table: ImageTable) -> int:
-    """A multiple of what the encoder's poolings divide by, near the first readable image's size."""
-    near = round(max(first_size(table)) / _MULTIPLE_PX) * _MULTIPLE_PX
-    return max(_MULTIPLE_PX, min(_LARGEST_PX, near))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import check_choice
@@ -11,6 +12,7 @@ from orbitset.experiments.methods import Method
 from orbitset.losses.methods import LossConfig
 from orbitset.orbits.affine import AffineRanges
 from orbitset.orbits.computed import OrbitConfig
+from orbitset.orbits.photometric import PhotometricRanges
 from orbitset.training.fit import TrainConfig
 
 
@@ -45,6 +47,44 @@ def affine_images(
         affine=AffineRanges(translation_px=round(15 / 28 * size_px, 2)),
     )
     return replace(base, name="affine-images", data=path, orbits=orbits)
+
+
+_SHOWN, _MOST_EPOCHS = 200_000, 20
+"""Plain images are trained on for so many images or epochs, whichever is less"""
+
+
+def plain_images(
+    path: str, size_px: int, num_train: int, method: Method = "OJ"
+) -> ExperimentConfig:
+    """Photographs that are each the only one of their thing: members of an orbit differ a little in position
+    and turn, and in crop, light, colour and focus, drawn anew each time."""
+    base = affine_mnist(method)
+    members = 8
+    orbits = replace(
+        base.orbits,
+        mode="fresh",
+        members=members,
+        members_per_batch=min(base.orbits.members_per_batch, members),
+        orbits_per_batch=min(base.orbits.orbits_per_batch, num_train),
+        canvas_px=size_px,
+        affine=AffineRanges(
+            rotation_deg=10,
+            shear=0.05,
+            scale_min=0.95,
+            scale_max=1.15,
+            translation_px=round(0.05 * size_px, 2),
+        ),
+        photometric=PhotometricRanges(),
+    )
+    epochs = min(_MOST_EPOCHS, _SHOWN / (num_train * members))
+    return replace(
+        base,
+        name=Path(path).name,
+        data=path,
+        orbits=orbits,
+        encoder=replace(base.encoder, code_size=256),
+        train=replace(base.train, epochs=epochs, evaluations=8, keep="best"),
+    )
 
 
 RECIPES: dict[str, Callable[[Method], ExperimentConfig]] = {

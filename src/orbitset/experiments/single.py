@@ -141,7 +141,6 @@ def _evaluation(
     task: ComputedTask | ObservedTask, run: Run
 ) -> Callable[[nn.Module], dict[str, Any]]:
     """Evaluates, and keeps the weights if no evaluation was better; the one before training is not one."""
-    assert isinstance(task, ObservedTask)
 
     def evaluate(model: nn.Module) -> dict[str, Any]:
         found = task.evaluate(model)
@@ -157,7 +156,7 @@ def _say_left_out(task: ComputedTask | ObservedTask, run: Run, progress: Progres
     """Rows that cannot be used are never left out silently."""
     if isinstance(task, ObservedTask) and task.unused:
         progress.note(f"{task.unused:,} images are in no part of the split and are not used")
-    if isinstance(task, ObservedTask) and task.left_out:
+    if task.left_out:
         rows = [
             {"row": one.row, "others": one.others, "reason": one.reason} for one in task.left_out
         ]

@@ -14,6 +14,7 @@ from orbitset.evaluation.invariance import InvarianceCurve, invariance_curve
 from orbitset.evaluation.labelled import Labelled, Metric, draw_labelled_sets
 from orbitset.evaluation.one_shot import knn_accuracy
 from orbitset.evaluation.results import Accuracy
+from orbitset.losses.distances import distance_matrix
 from orbitset.orbits.computed import AffineOrbits
 from orbitset.precision import Precision, in_bfloat16
 from orbitset.seeds import stream
@@ -81,6 +82,29 @@ class OneShotTask:
         codes = encode_members(encode, self.test, orbit, member)
         assert self.test.labels_N is not None
         return Labelled(codes, self.test.labels_N[orbit])
+
+
+class FindingTask:
+    """Images without labels: each is to be found, among all, by a changed one of it."""
+
+    def __init__(self, orbits: AffineOrbits, *, queries: int, seed: int) -> None:
+        self.orbits = orbits
+        orbit, member = _choose(orbits, len(orbits) * orbits.num_members, seed)
+        changed = (member > 0).nonzero().squeeze(1)[:queries]
+        self.query_orbit, self.query_member = orbit[changed], member[changed]
+
+    def score(self, encode: Encode) -> float:
+        """The share of queries whose nearest canonical image is their own."""
+        every = torch.arange(len(self.orbits), device=self.orbits.device)
+        gallery = encode_members(encode, self.orbits, every, torch.zeros_like(every))
+        queries = encode_members(encode, self.orbits, self.query_orbit, self.query_member)
+        right = 0
+        for codes, orbit in zip(
+            queries.split(_ENCODE_BATCH), self.query_orbit.split(_ENCODE_BATCH), strict=True
+        ):
+            nearest = distance_matrix(codes.double(), gallery.double()).argmin(1)
+            right += int((nearest == orbit).sum())
+        return right / max(1, len(self.query_orbit))
 
 
 def orbit_curve(

@@ -30,41 +30,52 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
     # Distances do not change, rounding errors shrink. On a GPU a mean of all costs as much as the product.
     centre = (reference[:16] if reference.is_cuda else reference).mean(0)
     a = codes_ND - centre
-    squares_N = a.square().sum(1)
-    b, squares_M = (a, squares_N)
-    if others_MD is not None:
-        b = others_MD - centre
-        squares_M = b.square().sum(1)
+    b = a if others_MD is None else others_MD - centre
     with products_in("ieee", a.device):
         products = a @ b.T
+    if others_MD is None:
+        squares_N = squares_M = products.diagonal()
+    else:
+        squares_N, squares_M = a.square().sum(1), b.square().sum(1)
     distances = (squares_N[:, None] + squares_M).sub_(products, alpha=2).clamp_(min=0)
     if others_MD is None:
         distances.fill_diagonal_(0)
     return distances
 
 
-def paired_distances(codes_ND: Tensor, left_T: Tensor, right_T: Tensor) -> Tensor:
+def are_few(num_pairs: int, num_codes: int) -> bool:
+    """Whether their distances are best computed one by one."""
+    return num_pairs <= max(_FEW_PAIRS, _FEW_SHARE * num_codes**2)
+
+
+def paired_distances(
+    codes_ND: Tensor, left_T: Tensor, right_T: Tensor, distance_NN: Tensor | None = None
+) -> Tensor:
     """|c_left - c_right|^2 for each pair of rows, right for near codes too, and in little memory.
 
     Few pairs are taken one by one, forward and backward. Many are looked up in a matrix made in float64,
-    right to 1e-15 of the codes' squared length. Gradients are finite for identical codes. Beside its
-    inputs and output it takes N^2 numbers at most.
+    right to 1e-15 of the codes' squared length; `distance_NN` is that matrix where it is at hand. Gradients
+    are finite for identical codes. Beside its inputs and output it takes N^2 numbers at most.
 
     >>> codes = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
     >>> paired_distances(codes, torch.tensor([0, 1]), torch.tensor([1, 1])).tolist()
     [25.0, 0.0]
     """
-    distances: Tensor = _PairedDistances.apply(codes_ND, left_T, right_T)
+    distances: Tensor = _PairedDistances.apply(codes_ND, left_T, right_T, distance_NN)
     return distances
 
 
 class _PairedDistances(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, codes_ND: Tensor, left_T: Tensor, right_T: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, codes_ND: Tensor, left_T: Tensor, right_T: Tensor, distance_NN: Tensor | None
+    ) -> Tensor:
         ctx.save_for_backward(codes_ND, left_T, right_T)
-        ctx.is_few = len(left_T) <= max(_FEW_PAIRS, _FEW_SHARE * len(codes_ND) ** 2)
+        ctx.is_few = distance_NN is None and are_few(len(left_T), len(codes_ND))
         if not ctx.is_few:
-            return distance_matrix(codes_ND.double())[left_T, right_T].to(codes_ND.dtype)
+            if distance_NN is None:
+                distance_NN = distance_matrix(codes_ND.double())
+            return distance_NN[left_T, right_T].to(codes_ND.dtype)
         chunks = [
             _differences(codes_ND, left, right).square_().sum(1)
             for left, right in _chunks(codes_ND, left_T, right_T)
@@ -73,12 +84,12 @@ class _PairedDistances(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor, None, None, None]:
         codes_ND, left_T, right_T = ctx.saved_tensors
         # index_add_ is deterministic on a CPU only
         if ctx.is_few and codes_ND.device.type == "cpu":
-            return _gradient_by_pairs(codes_ND, left_T, right_T, grad_T), None, None
-        return _gradient_by_matrix(codes_ND, left_T, right_T, grad_T), None, None
+            return _gradient_by_pairs(codes_ND, left_T, right_T, grad_T), None, None, None
+        return _gradient_by_matrix(codes_ND, left_T, right_T, grad_T), None, None, None
 
 
 def _gradient_by_pairs(codes_ND: Tensor, left_T: Tensor, right_T: Tensor, grad_T: Tensor) -> Tensor:
@@ -100,11 +111,11 @@ def _gradient_by_matrix(
 
 def weighted_gradient(codes_ND: Tensor, weights_NN: Tensor) -> Tensor:
     """Of the sum of weights times distances, as of a weighted graph: 2 (degree - weights) codes."""
-    weights_NN = weights_NN + weights_NN.T
-    centred = codes_ND - codes_ND.mean(0)
-    with products_in("ieee", centred.device):
-        pulled = weights_NN @ centred
-    return 2 * (weights_NN.sum(1)[:, None] * centred - pulled)
+    laplacian_NN = (weights_NN + weights_NN.T).mul_(-2)
+    laplacian_NN.diagonal().sub_(laplacian_NN.sum(1))
+    # its rows sum to zero but for rounding, which an offset would blow up
+    with products_in("ieee", codes_ND.device):
+        return laplacian_NN @ (codes_ND - codes_ND.mean(0))
 
 
 def _differences(codes_ND: Tensor, left: Tensor, right: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ Variant = Literal[
 FIXED_SHAPE = frozenset({"semihard-else-farthest", "semihard-nearest", "hardest", "batch-hard"})
 """Variants that work on the device alone, with shapes that do not depend on what they find."""
 _CACHE_BYTES = 2**20
-_SCAN_LIMIT = 24
+SCAN_LIMIT = 24
 """Up to this many positives per anchor, a pass over the matrix for each is cheaper than sorting it."""
 
 
@@ -101,11 +101,11 @@ def mine(
             return Mined(Triplets(*found), valid)
     if max_members is None and is_cpu:
         max_members = int(orbit_N.unique(return_counts=True)[1].max())
-    positive_NK, is_pair_NK, size_N = _positives(orbit_N, max_members)
+    positive_NK, is_pair_NK, size_N = positives(orbit_N, max_members)
     if variant == "all":
         return _all(orbit_N[:, None] != orbit_N, positive_NK, is_pair_NK)
     ap_NK = distance_NN.gather(1, positive_NK)
-    if variant == "semihard" and is_cpu and ap_NK.shape[1] <= _SCAN_LIMIT:
+    if variant == "semihard" and is_cpu and ap_NK.shape[1] <= SCAN_LIMIT:
         return _scan_semihard(distance_NN, orbit_N, positive_NK, is_pair_NK, ap_NK, margin)
     if variant == "semihard":
         same_NN = orbit_N[:, None] == orbit_N
@@ -176,7 +176,7 @@ def _check(distance_NN: Tensor, orbit_N: Tensor, variant: str, max_members: int 
         raise ValueError(f"max_members is {max_members}; give at least 1, or None for no promise")
 
 
-def _positives(orbit_N: Tensor, max_members: int | None) -> tuple[Tensor, Tensor, Tensor]:
+def positives(orbit_N: Tensor, max_members: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """For each row the other rows of its orbit in ascending order, (N, K), and which places are filled."""
     num = len(orbit_N)
     num_places = min(num, max_members or num) - 1
@@ -224,7 +224,7 @@ def _nearest_farther(negatives_NN: Tensor, ap_NK: Tensor) -> tuple[Tensor, Tenso
     """Distance and row of the nearest negative beyond each positive; infinity where there is none."""
     if ap_NK.shape[1] == 0:
         return ap_NK, ap_NK.long()
-    if ap_NK.shape[1] > _SCAN_LIMIT:
+    if ap_NK.shape[1] > SCAN_LIMIT:
         sorted_NN, row_NN = negatives_NN.sort(dim=1, stable=True)
         place_NK = torch.searchsorted(sorted_NN, ap_NK, right=True)
         is_none_NK = place_NK == sorted_NN.shape[1]

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from orbitset import kernels
 from orbitset.errors import check_choice
-from orbitset.losses.distances import distance_matrix, paired_distances
+from orbitset.losses.distances import are_few, distance_matrix, paired_distances
 from orbitset.losses.every_triplet import every_triplet_terms
 from orbitset.losses.mining import FIXED_SHAPE, Triplets, Variant, check_variant, mine
 
 Reduction = Literal["mean", "sum"]
-REPLAYABLE = FIXED_SHAPE | {"all"}
+REPLAYABLE = FIXED_SHAPE | {"all", "semihard"}
 """Variants whose loss works on the device alone, with shapes that do not depend on what is found"""
 
 
@@ -68,20 +68,31 @@ def mined_terms(
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """`triplet_terms` of the triplets that are mined; the seed is for what a variant draws at random."""
-    if mining == "all":
-        loss, active = every_triplet_terms(codes_ND, orbit_N, margin=margin)
+    if mining in ("all", "semihard"):
+        loss, active = every_triplet_terms(
+            codes_ND, orbit_N, margin=margin, is_semihard=mining == "semihard"
+        )
         return _reduced(loss, codes_ND, reduction), active
     generator = torch.Generator().manual_seed(seed) if mining == "semihard-random" else None
     with torch.no_grad():
+        exact_NN = None
+        if orbit_N.device.type == "cpu" and len(orbit_N) > 0:
+            max_members = max_members or int(orbit_N.unique(return_counts=True)[1].max())
+            pairs = 2 * len(orbit_N) * (max_members - 1)
+            if mining != "batch-hard" and not are_few(pairs, len(orbit_N)):
+                exact_NN = distance_matrix(codes_ND.double())
         triplets, valid = mine(
-            distance_matrix(codes_ND),
+            distance_matrix(codes_ND) if exact_NN is None else exact_NN.to(codes_ND.dtype),
             orbit_N,
             mining,
             margin=margin,
             max_members=max_members,
             generator=generator,
         )
-    return triplet_terms(codes_ND, triplets, margin=margin, valid=valid, reduction=reduction)
+    if exact_NN is None:
+        return triplet_terms(codes_ND, triplets, margin=margin, valid=valid, reduction=reduction)
+    loss, active = _terms(codes_ND, triplets, margin, valid, exact_NN)
+    return _reduced(loss, codes_ND, reduction), active
 
 
 def _reduced(loss: Tensor, codes_ND: Tensor, reduction: Reduction) -> Tensor:
@@ -96,13 +107,17 @@ def _terms(
     triplets: tuple[Tensor, Tensor, Tensor],
     margin: float,
     valid: Tensor | None,
+    distance_NN: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The sum over anchors, and the active fraction: the reference."""
     anchor_T, positive_T, negative_T = triplets
     if valid is None:
         valid = torch.ones_like(anchor_T, dtype=torch.bool)
     distances = paired_distances(
-        codes_ND, torch.cat([anchor_T, anchor_T]), torch.cat([positive_T, negative_T])
+        codes_ND,
+        torch.cat([anchor_T, anchor_T]),
+        torch.cat([positive_T, negative_T]),
+        distance_NN,
     )
     ap_T, an_T = distances[: len(anchor_T)], distances[len(anchor_T) :]
     hinge_T = torch.where(valid, (ap_T - an_T + margin).relu(), 0)

@@ -3,7 +3,7 @@
 *Fixed* orbits have a finite list of members, kept as parameters and never as pixels; *fresh* orbits
 are drawn anew each time they are looked at. Both depend on the seed alone, not on the device.
 
-Shapes: N orbits, M members per orbit, B images asked for, C x S x S canvas.
+Shapes: N orbits, M members per orbit, B images asked for, C x S x S canvas, Q parameters of a member.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +14,12 @@ from torch import Tensor
 
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.orbits.affine import IDENTITY, AffineRanges, sample_affine, warp
+from orbitset.orbits.photometric import (
+    NEUTRAL,
+    PhotometricRanges,
+    apply_photometric,
+    draw_photometric,
+)
 from orbitset.seeds import stream
 
 Mode = Literal["fixed", "fresh"]
@@ -30,6 +36,8 @@ class OrbitConfig:
     orbits_per_batch: int = 64
     members_per_batch: int = 4
     affine: AffineRanges = field(default_factory=AffineRanges)
+    photometric: PhotometricRanges | None = None
+    """If given, members differ in crop, light, colour and focus too"""
 
     def __post_init__(self) -> None:
         check_choice("orbits.mode", self.mode, get_args(Mode))
@@ -49,7 +57,8 @@ class OrbitConfig:
 
 
 class AffineOrbits:
-    """One affine orbit per image. Images are kept as uint8 on the device they come on.
+    """One orbit per image: affine, and photometric too where ranges for that are given. Images are kept as
+    uint8 on the device they come on.
 
     >>> images = torch.zeros(10, 1, 8, 8, dtype=torch.uint8)
     >>> orbits = AffineOrbits(images, canvas_px=16, members=5)
@@ -65,6 +74,7 @@ class AffineOrbits:
         canvas_px: int = 64,
         members: int = 33,
         ranges: AffineRanges | None = None,
+        photometric: PhotometricRanges | None = None,
         mode: Mode = "fixed",
         seed: int = 0,
     ) -> None:
@@ -79,16 +89,17 @@ class AffineOrbits:
         self.canvas_px = canvas_px
         self.num_members = members
         self.ranges = ranges or AffineRanges()
+        self.photometric = photometric
         self.mode = mode
         self.seed = seed
         self._identity = torch.tensor(IDENTITY, device=images_NCHW.device)
         if mode == "fixed":
-            params = sample_affine(len(self) * members, self.ranges, stream("orbits", seed))
-            params = params.view(len(self), members, 5)
-            params[:, 0] = torch.tensor(IDENTITY)
-            self.params_NM5: Tensor | None = params.to(self.device)
+            params = self._sample(len(self) * members, stream("orbits", seed))
+            params = params.view(len(self), members, -1)
+            params[:, 0] = torch.tensor(IDENTITY if photometric is None else (*IDENTITY, *NEUTRAL))
+            self.params_NMQ: Tensor | None = params.to(self.device)
         else:
-            self.params_NM5 = None
+            self.params_NMQ = None
 
     is_replayable = True
     """`show` and `canonical` work on the device alone"""
@@ -103,19 +114,30 @@ class AffineOrbits:
     def draw(
         self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Parameters (B, 5) of the chosen members; fresh orbits draw new ones from the generator instead."""
-        if self.params_NM5 is not None:
-            return self.params_NM5[orbit_B, member_B]
+        """Parameters (B, Q) of the chosen members; fresh orbits draw new ones from the generator instead."""
+        if self.params_NMQ is not None:
+            return self.params_NMQ[orbit_B, member_B]
         if generator is None:
             raise ValueError("fresh orbits draw their members anew; pass a generator to draw from")
-        params_B5 = sample_affine(len(orbit_B), self.ranges, generator)
+        params_BQ = self._sample(len(orbit_B), generator)
         if self.device.type == "cuda":
-            params_B5 = params_B5.pin_memory()
-        return params_B5.to(self.device, non_blocking=True)
+            params_BQ = params_BQ.pin_memory()
+        return params_BQ.to(self.device, non_blocking=True)
 
-    def show(self, orbit_B: Tensor, params_B5: Tensor) -> Tensor:
+    def _sample(self, num: int, generator: torch.Generator) -> Tensor:
+        affine = sample_affine(num, self.ranges, generator)
+        if self.photometric is None:
+            return affine
+        return torch.cat([affine, draw_photometric(num, self.photometric, generator)], 1)
+
+    def show(self, orbit_B: Tensor, params_BQ: Tensor) -> Tensor:
         """The image of each chosen orbit under the given parameters."""
-        return warp(self.images_NCHW, params_B5, self.canvas_px, rows_B=orbit_B)
+        shown = warp(
+            self.images_NCHW, params_BQ[:, :5].contiguous(), self.canvas_px, rows_B=orbit_B
+        )
+        if self.photometric is None or params_BQ.shape[1] == 5:
+            return shown
+        return apply_photometric(shown, params_BQ[:, 5:], self.photometric)
 
     def members(
         self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None

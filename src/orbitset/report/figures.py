@@ -62,7 +62,7 @@ def accuracy_curves(
         for (method, records), (colour, dashes) in zip(curves, strokes, strict=True):
             epoch = np.array([record["epoch"] for record in records])
             mean = np.array([record[measure]["mean"] for record in records])
-            sd = np.array([record[measure]["sd"] for record in records])
+            sd = np.array([record[measure]["sd"] or 0.0 for record in records])
             axes.fill_between(epoch, mean - sd, mean + sd, color=colour, alpha=0.12, lw=0)
             axes.plot(epoch, mean, dashes, color=colour, lw=2, marker="o", ms=3.5, label=method)
         axes.set(xlabel="epochs", ylabel=name, xlim=(0, None))

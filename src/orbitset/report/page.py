@@ -57,8 +57,9 @@ def _mark(results: dict[str, Any]) -> str | None:
 def _page(run: Run, runs: list[Run], rows: list[dict[str, Any]], shown_in: parts.Figures) -> str:
     title = f"orbitset · {run.config['name']}"
     shown = [_heading(run, runs), _results(rows)]
-    if any(record.get("accuracy") for record in runs[0].records()):
-        shown.append(_curves(shown_in, runs, rows))
+    for measure in ("accuracy", "top1"):
+        if any(record.get(measure) for record in runs[0].records()):
+            shown.append(_curves(shown_in, runs, rows, measure))
     for each in runs:
         shown.append(_images(shown_in, each))
     shown.append(_strips(shown_in, runs[0]))
@@ -96,11 +97,15 @@ def _results(rows: list[dict[str, Any]]) -> str:
         for row in ordered(rows)
     ]
     head = ["method", "metric", "mean ± s.d.", "2.5 – 97.5 %", "repeated"]
-    return (
-        "<h2>Results</h2><p>One labelled image per class, nearest neighbour in code space. The s.d. is "
-        "over draws of the labelled images with one trained model, so it does not say how much another "
-        "training would differ.</p>"
-        + parts.table([*head, *(["paper"] if with_paper else [])], cells)
+    how = (
+        "These images have no labels: each of those that were not trained on is to be found, among all of "
+        "them, by a changed one of it."
+        if any(row["metric"] == "top1" for row in rows)
+        else "One labelled image per class, nearest neighbour in code space. The s.d. is over draws of the "
+        "labelled images with one trained model, so it does not say how much another training would differ."
+    )
+    return f"<h2>Results</h2><p>{how}</p>" + parts.table(
+        [*head, *(["paper"] if with_paper else [])], cells
     )
 
 
@@ -109,14 +114,18 @@ def _interval(row: dict[str, Any]) -> str:
     return f"{row['low']:.3f} – {row['high']:.3f}" if has_draws else ""
 
 
-def _curves(shown_in: parts.Figures, runs: list[Run], rows: list[dict[str, Any]]) -> str:
-    pixels = [r for r in rows if r["method"] == "pixels" and r["metric"] == "accuracy"]
+def _curves(
+    shown_in: parts.Figures, runs: list[Run], rows: list[dict[str, Any]], measure: str
+) -> str:
+    pixels = [r for r in rows if r["method"] == "pixels" and r["metric"] == measure]
     curves = [(each.config["method"], each.records()) for each in runs]
-    figure = figures.accuracy_curves(curves, pixels[0]["mean"] if pixels else None)
-    shown = shown_in.show("accuracy", figure, "One-shot accuracy during training.")
+    name = metric_name(measure)
+    figure = figures.accuracy_curves(curves, pixels[0]["mean"] if pixels else None, measure, name)
+    shown = shown_in.show(measure, figure, f"{name[0].upper()}{name[1:]} during training.")
+    band = " The band is one s.d. over draws." if measure == "accuracy" else ""
     return (
-        "<h2>Accuracy against epochs</h2><p>An epoch shows every member of every orbit once. The band is "
-        f'one s.d. over draws.</p><div class="card">{shown}</div>'
+        "<h2>Accuracy against epochs</h2><p>An epoch shows every member of every orbit once."
+        f'{band}</p><div class="card">{shown}</div>'
     )
 
 

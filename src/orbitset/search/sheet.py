@@ -4,9 +4,10 @@ import base64
 import html
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -58,9 +59,10 @@ figcaption span { display: block; color: var(--soft); font-variant-numeric: tabu
 
 @dataclass(frozen=True)
 class SheetPicture:
-    """A picture: a file, an image, or uint8 pixels of shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)."""
+    """A picture: a file or what opens one, an image, or uint8 pixels of shape (H, W), (H, W, 1), (H, W, 3)
+    or (H, W, 4)."""
 
-    image: Path | str | Image.Image | np.ndarray
+    image: Path | str | Callable[[], BinaryIO] | Image.Image | np.ndarray
     caption: str
     detail: str = ""
     """A second line"""
@@ -132,22 +134,25 @@ def _frame(picture: SheetPicture, sources: dict[str, str]) -> str:
     """The picture in its frame; a file that is shown more than once is read once."""
     if isinstance(picture.image, str | Path):
         key = str(picture.image)
-        source = sources[key] if key in sources else sources.setdefault(key, _read(key))
+        source = sources[key] if key in sources else sources.setdefault(key, _read(lambda: key))
+    elif callable(picture.image):
+        source = _read(picture.image)
     else:
         source = _source(picture.image)
     if not source:
-        name = _text(Path(str(picture.image)).name)
-        return f'<div class="frame empty">{name} cannot be read</div>'
+        is_file = isinstance(picture.image, str | Path)
+        name = Path(str(picture.image)).name if is_file else picture.caption
+        return f'<div class="frame empty">{_text(name)} cannot be read</div>'
     alt = _text(picture.caption)
     return f'<div class="frame"><img alt="{alt}" loading="lazy" decoding="async" {source}></div>'
 
 
-def _read(path: str) -> str:
+def _read(locate: Callable[[], str | BinaryIO]) -> str:
     """The source of a file's picture; nothing if it has none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is odd in a file that can be read
-            with Image.open(path) as opened:
+            with Image.open(locate()) as opened:
                 opened.draft("RGB", (2 * _MOST_PX, 2 * _MOST_PX))
                 return _source(opened)
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError):

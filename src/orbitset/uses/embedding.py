@@ -79,7 +79,8 @@ def embed_table(
         codes.append(batch)
     if not codes:
         raise _nothing_read(stream.problems)
-    return Embedded(tuple(paths), np.concatenate(codes), tuple(stream.problems))
+    problems = (*table.left_out, *stream.problems)
+    return Embedded(tuple(paths), np.concatenate(codes), problems)
 
 
 def embed_to_file(
@@ -113,7 +114,7 @@ def embed_to_file(
         for places, codes in _each(model, stream, precision, on_progress):
             file.write([table.paths[at] for at in places], codes)
             summary.done += len(places)
-        summary.problems = (*odd, *stream.problems)
+        summary.problems = (*table.left_out, *stream.problems)
         summary.check()
     return summary
 
@@ -151,7 +152,7 @@ def rectify_to_folder(
         summary.done += len(places)
         if on_progress is not None:
             on_progress(summary.done + len(stream.problems), len(table))
-    summary.problems = tuple(stream.problems)
+    summary.problems = (*table.left_out, *stream.problems)
     return summary.check()
 
 
@@ -176,7 +177,7 @@ def embedded_batches(
             paths, codes = [], []
     if paths:
         yield paths, np.concatenate(codes)
-    problems += stream.problems
+    problems += [*table.left_out, *stream.problems]
 
 
 def _each(

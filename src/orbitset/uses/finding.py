@@ -167,9 +167,10 @@ def search_sheet(model: Model, answers: Sequence[Answer]) -> str:
 def _located(images: Sequence[Path | str]) -> Found:
     """Images by their absolute paths, each once."""
     found = find_images(images)
-    paths = tuple(dict.fromkeys(_absolute(found.table.paths)))
-    rows = tuple(range(1, len(paths) + 1))
-    return replace(found, table=replace(found.table, paths=paths, rows=rows))
+    paths = _absolute(found.table.paths)
+    first = {path: at for at, path in reversed(list(enumerate(paths)))}
+    table = replace(found.table, paths=tuple(paths)).at(sorted(first.values()))
+    return replace(found, table=table)
 
 
 def _absolute(paths: Sequence[Path | str]) -> list[str]:

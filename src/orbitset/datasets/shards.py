@@ -1,0 +1,315 @@
+"""WebDataset shards: tars in which files that share a key are a sample, an image and what is known of it.
+
+A tar is gone through once, from header to header; only what holds factors is read. An image is then found by
+its place in the tar, so that nothing is unpacked and threads can read in any order.
+"""
+
+import functools
+import itertools
+import json
+import math
+import re
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NoReturn
+
+from orbitset.datasets.pictures import SUFFIXES, Stretch
+from orbitset.datasets.table import ImageTable, OnProblem, Problem
+from orbitset.errors import ConfigError
+
+TAR = ".tar"
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")
+_MAGIC = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
+"""What compressed files begin with, whatever they are called"""
+_TEXTS = ("cls", "txt")
+"""Endings of files that hold one factor, called like the ending"""
+_MOST_TEXT = 1 << 20
+"""Bytes of a file that holds factors"""
+_MOST_SHARDS = 100_000
+_BLOCK = 512
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    name: str
+    stretch: Stretch
+    factors: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Contents:
+    samples: tuple[_Image | str, ...] = ()
+    """In their order; of those that cannot be used, which file is why"""
+    faults: tuple[str, ...] = ()
+    """What is wrong with the tar itself"""
+
+
+@dataclass(slots=True)
+class _Sample:
+    """What has been seen of a sample so far."""
+
+    endings: list[str] = field(default_factory=list)
+    images: list[tuple[str, Stretch]] = field(default_factory=list)
+    factors: dict[str, str] = field(default_factory=dict)
+    fault: str | None = None
+
+
+def is_tar(name: str) -> bool:
+    """Whether a file is called like a tar, compressed or not."""
+    return name.lower().endswith((TAR, *_COMPRESSED))
+
+
+def expand(pattern: str) -> list[str]:
+    """The names that braces stand for, as a shell would understand them.
+
+    >>> expand("train-{008..010}.tar")
+    ['train-008.tar', 'train-009.tar', 'train-010.tar']
+    >>> expand("{train,val}-{0..1}.tar")
+    ['train-0.tar', 'train-1.tar', 'val-0.tar', 'val-1.tar']
+    """
+    if math.prod(map(_count, _BRACES.findall(pattern))) > _MOST_SHARDS:
+        raise ConfigError(f"{pattern} means more than {_MOST_SHARDS:,} files; give a shorter range")
+    return list(_expanded(pattern))
+
+
+def scan_shards(
+    source: str, root: Path, names: Sequence[str]
+) -> tuple[ImageTable, tuple[Problem, ...]]:
+    """The samples of tars below a folder, and what is wrong with others; rows are all that was found.
+
+    Entries of a sample's `.json` that are texts or numbers are factors; so is what `.cls` and `.txt` hold.
+    """
+    images: list[_Image] = []
+    paths: list[str] = []
+    rows: list[int] = []
+    problems: list[Problem] = []
+    number = itertools.count(1)
+    for shard in names:
+        contents = _contents((root / shard).absolute())
+        for found in contents.samples:
+            row = next(number)
+            if isinstance(found, str):
+                problems.append(Problem(row, f"{shard}/{found}"))
+                continue
+            images.append(found)
+            paths.append(f"{shard}/{found.name}")
+            rows.append(row)
+        problems += [Problem(next(number), f"{shard} {fault}") for fault in contents.faults]
+    factors = dict.fromkeys(name for image in images for name in image.factors)
+    columns = {name: tuple(image.factors.get(name, "") for image in images) for name in factors}
+    stretches = tuple(image.stretch for image in images)
+    table = ImageTable(source, root, tuple(paths), columns, tuple(rows), stretches=stretches)
+    return table, tuple(problems)
+
+
+def read_shards(
+    source: str,
+    root: Path,
+    names: Sequence[str],
+    *,
+    factors: Sequence[str] = (),
+    on_problem: OnProblem = "stop",
+) -> ImageTable:
+    """The samples that can be used, all of which have these factors."""
+    table, problems = scan_shards(source, root, names)
+    # without a single sample there are no factors, and the problems say why
+    missing = [
+        Problem(row, f"{path} has no {name}")
+        for name in (factors if len(table) else ())
+        for row, path, value in zip(
+            table.rows, table.paths, table.require(factors).columns[name], strict=True
+        )
+        if not value
+    ]
+    return table.without([*problems, *missing], on_problem)
+
+
+def _contents(path: Path) -> _Contents:
+    try:
+        about = path.stat()
+        return _scanned(path, about.st_size, about.st_mtime_ns)
+    except FileNotFoundError:
+        return _Contents(faults=("does not exist",))
+    except OSError as error:
+        return _Contents(faults=(f"cannot be read: {error.strerror or error}",))
+
+
+@functools.cache
+def _scanned(path: Path, num_bytes: int, _mtime_ns: int) -> _Contents:
+    """What is in a tar; kept until it is another one, since settings are chosen before images are read."""
+    samples: dict[str, _Sample] = {}
+    with path.open("rb") as file:
+        if path.name.lower().endswith(_COMPRESSED) or file.read(6).startswith(_MAGIC):
+            reason = "is compressed; unpack it to a plain .tar, in which images can be read at their places"
+            return _Contents(faults=(reason,))
+        if num_bytes == 0:
+            return _Contents(faults=("is empty: it has 0 bytes",))
+        file.seek(0)
+        fault = _gather(file, path, num_bytes, samples)
+    found = tuple(_settled(key, sample) for key, sample in samples.items())
+    if not found and fault is None:
+        fault = "is empty: there is no sample in it"
+    return _Contents(found, () if fault is None else (fault,))
+
+
+def _gather(file: BinaryIO, path: Path, num_bytes: int, samples: dict[str, _Sample]) -> str | None:
+    """Go through a tar, and say what is wrong with it if anything is."""
+    last = None
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in _members(tar):
+                last = member.name.removeprefix("./")
+                if member.isdir():
+                    continue
+                is_cut = member.isreg() and member.offset_data + member.size > num_bytes
+                sample, ending = _place(last, samples)
+                if sample is not None:
+                    reason = (
+                        f"is cut off: the tar ends after {num_bytes:,} bytes" if is_cut else None
+                    )
+                    _add(sample, last, ending, member, file, path, reason)
+                if is_cut:
+                    return None if sample is not None else f"ends in the middle of {last}"
+                if tar.offset <= member.offset:
+                    return f"is damaged at {last}"
+            file.seek(tar.offset)
+            if file.read(_BLOCK).strip(b"\0"):
+                return f"is damaged or cut off after {last}"
+    except Exception as error:  # damaged ones raise whatever tarfile stumbles over
+        return f"is no tar: {error}" if last is None else f"is damaged after {last}: {error}"
+    return None
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (member := tar.next()) is not None:
+        tar.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
+        yield member
+
+
+def _place(name: str, samples: dict[str, _Sample]) -> tuple[_Sample | None, str]:
+    """The sample a file belongs to, none if it is hidden or has no ending, and the ending."""
+    folder, _, base = name.rpartition("/")
+    stem, dot, ending = base.partition(".")
+    if not (stem and dot) or any(
+        part.startswith(".") and part != ".." for part in folder.split("/")
+    ):
+        return None, ending
+    key = name.removesuffix(f".{ending}")
+    return samples.setdefault(key, _Sample()), ending
+
+
+def _add(
+    sample: _Sample,
+    name: str,
+    ending: str,
+    member: tarfile.TarInfo,
+    file: BinaryIO,
+    path: Path,
+    fault: str | None,
+) -> None:
+    """Add a file to a sample, or say what is wrong with it."""
+    kind = ending.lower()
+    is_image, is_text = f".{kind}" in SUFFIXES, kind in ("json", *_TEXTS)
+    if fault is None and ending in sample.endings:
+        fault = "is in it twice"
+    sample.endings.append(ending)
+    if fault is None and (is_image or is_text):
+        fault = _unusable(member, name, is_text)
+    if fault is None and is_image:
+        sample.images.append((name, Stretch(path, member.offset_data, member.size)))
+    elif fault is None and is_text:
+        file.seek(member.offset_data)
+        found = _factors(kind, file.read(member.size))
+        if isinstance(found, str):
+            fault = found
+        elif kind == "json":
+            sample.factors = {**found, **sample.factors}
+        else:
+            sample.factors |= found
+    if fault is not None and sample.fault is None:
+        sample.fault = f"{name} {fault}"
+
+
+def _unusable(member: tarfile.TarInfo, name: str, is_text: bool) -> str | None:
+    if name.startswith("/") or ".." in PurePosixPath(name).parts:
+        return "leads out of the tar"
+    if member.issym() or member.islnk():
+        return f"is a link to {member.linkname}; pack the file itself"
+    if not member.isreg() or member.issparse():
+        return "is no ordinary file"
+    if is_text and member.size > _MOST_TEXT:
+        return f"has {member.size:,} bytes, more than {_MOST_TEXT:,}: these are no factors"
+    return None
+
+
+def _settled(key: str, sample: _Sample) -> _Image | str:
+    """The image of a sample whose files have all been seen, or which file is why there is none."""
+    if sample.fault is not None:
+        return sample.fault
+    if not sample.images:
+        names = ", ".join(f"{key.rpartition('/')[2]}.{ending}" for ending in sample.endings)
+        return f"{key} has no image, only {names}"
+    (name, stretch), *more = sample.images
+    if more:
+        return f"{name} is not the only image of its sample: there is {more[0][0]}"
+    return _Image(name, stretch, sample.factors)
+
+
+def _factors(kind: str, content: bytes) -> dict[str, str] | str:
+    """What a file says, or what is wrong with it. Numbers stay as they are written."""
+    if kind in _TEXTS:
+        try:
+            return {kind: sys.intern(content.decode("utf-8-sig").strip())}
+        except UnicodeDecodeError:
+            return "is not UTF-8"
+    try:
+        found = json.loads(content, parse_int=str, parse_float=str, parse_constant=_refuse)
+        if not isinstance(found, dict):
+            return 'is not a JSON object, such as {"person": "ann", "view": 3}'
+        return dict(_flat(found.items()))
+    except (ValueError, RecursionError) as error:
+        return f"is not JSON: {error}"
+
+
+def _flat(entries: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    for name, value in entries:
+        text = str(value).lower() if isinstance(value, bool) else value
+        if isinstance(text, str):
+            (name + text).encode()  # half of a surrogate pair is no text
+            yield sys.intern(name), sys.intern(text.strip())
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _count(inside: str) -> int:
+    """How many values braces have."""
+    ends = _RANGE.fullmatch(inside)
+    return abs(int(ends[2]) - int(ends[1])) + 1 if ends else inside.count(",") + 1
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    braces = _BRACES.search(pattern)
+    if braces is None:
+        yield pattern
+        return
+    for value in _values(braces[1]):
+        for rest in _expanded(pattern[braces.end() :]):
+            yield f"{pattern[: braces.start()]}{value}{rest}"
+
+
+def _values(inside: str) -> list[str]:
+    ends = _RANGE.fullmatch(inside)
+    if ends is None:
+        return inside.split(",") if "," in inside else [f"{{{inside}}}"]
+    first, last = int(ends[1]), int(ends[2])
+    is_padded = any(len(end) > 1 and end.startswith("0") for end in ends.groups())
+    width = max(map(len, ends.groups())) if is_padded else 0
+    step = 1 if first <= last else -1
+    return [str(number).zfill(width) for number in range(first, last + step, step)]
