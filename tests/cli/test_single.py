@@ -1,9 +1,14 @@
 """Training on a manifest, as its users do it."""
 
+import csv
+import io
 import json
 import shutil
+import tarfile
 
+import numpy as np
 import pytest
+from PIL import Image
 
 DESCRIBED = ["--orbit", "person,session,light", "--canonical", "view=front", "--label", "person"]
 SMALL = ["--set", "encoder.channels=4,8", "--set", "encoder.code_size=16", "--epochs", "1"]
@@ -88,3 +93,81 @@ def test_what_was_trained_is_used_by_every_other_command(orbitset, face_manifest
         assert done.returncode == 0, (arguments, done.stderr)
         assert said in done.stdout, (arguments, done.stdout)
     assert len(list((tmp_path / "upright").rglob("*.png"))) == 9
+
+
+def test_shards_are_checked_trained_on_and_embedded(orbitset, fails, face_manifest, tmp_path):
+    with face_manifest.open() as file:
+        rows = list(csv.DictReader(file))
+    for shard in range(3):
+        with tarfile.open(tmp_path / f"faces-{shard:02}.tar", "w") as tar:
+            for row in rows[shard::3]:
+                path = face_manifest.parent / row.pop("path")
+                tar.add(path, path.name)
+                about = tarfile.TarInfo(path.with_suffix(".json").name)
+                content = json.dumps(row).encode()
+                about.size = len(content)
+                tar.addfile(about, io.BytesIO(content))
+    (tmp_path / "faces-03.tar").touch()
+    shards, run = tmp_path / "faces-{00..03}.tar", tmp_path / "run"
+    sheet = tmp_path / "orbits.html"
+    done = orbitset("data", "check", shards, *DESCRIBED[:4], "--sheet", sheet)
+    assert done.returncode == 1 and "orbits: 48 with 3 to 3 members" in done.stdout
+    assert "problem: row 145: faces-03.tar is empty: it has 0 bytes" in done.stdout
+    assert sheet.read_text().count("<img") == 24 and "0000.png" in sheet.read_text()
+    split = ["--split", "session=1,2/3/4"]
+    command = ["train", shards, *DESCRIBED, *split, *SMALL, "-q", "-o", run]
+    fails(orbitset("train", shards, "-o", run), 2, "--orbit", "has person, session, view, light")
+    fails(orbitset(*command, "--on-problem", "stop"), 1, "faces-03.tar is empty")
+    done = orbitset(*command)
+    assert done.returncode == 0, done.stderr
+    assert "left out: row 145: faces-03.tar is empty" in done.stderr
+    done = orbitset("embed", run, shards, "-o", tmp_path / "codes.npy")
+    assert "144 codes of 16 numbers" in done.stdout
+    assert "faces-03.tar is empty" in done.stderr
+    names = (tmp_path / "codes.paths.txt").read_text().splitlines()
+    assert names[0] == str(tmp_path / "faces-00.tar" / "0000.png")
+    done = orbitset("dedupe", run, shards, "--threshold", 1e9, "--sheet", sheet)
+    assert done.returncode == 0 and sheet.read_text().count("<img") == 60
+    done = orbitset("verify", run, names[0], face_manifest.parent / "0000.png", "--threshold", 1)
+    assert "the same: distance 0" in done.stdout
+
+
+@pytest.fixture
+def album(tmp_path):
+    """Twenty images that each show something else, and a broken one."""
+    folder = tmp_path / "album"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        pixels = np.kron(rng.random((6, 6, 3)), np.ones((4, 4, 1)))
+        Image.fromarray((pixels * 255).astype(np.uint8)).save(folder / f"{number}.png")
+    (folder / "broken.png").write_bytes(b"no image")
+    return folder
+
+
+def test_plain_images_are_learned_by_changing_them(orbitset, fails, album, tmp_path):
+    out = tmp_path / "run"
+    done = orbitset("train", album, *SMALL, "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "every image is an orbit of its own" in done.stderr
+    assert "broken.png" in done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["method"] for row in rows if row["metric"] == "top1"] == [
+        "pixels", "untrained", "OJ",
+    ]  # fmt: skip
+    assert "found, among all of them" in (out / "report.html").read_text()
+    done = orbitset("embed", out, album, "-o", tmp_path / "codes.npy")
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "codes.npy").shape == (20, 16)
+    assert orbitset("train", "--resume", "--out", out).returncode == 0
+    fails(orbitset("evaluate", out), 1, "needs class labels")
+    fails(orbitset("train", album, "--on-problem", "stop"), 1, "broken.png")
+    fails(orbitset("train", album, "--orbit", "person"), 2, "--orbit describe")
+    fails(orbitset("train", album, *SMALL, "--method", "ST", "--quiet"), 2, "labels")
+
+
+def test_plain_images_are_checked(orbitset, album):
+    done = orbitset("data", "check", album)
+    assert done.returncode == 1, "an image is broken"
+    assert "20 images" in done.stdout and "broken.png" in done.stdout
+    assert "every image is an orbit of its own" in done.stdout

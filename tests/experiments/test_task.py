@@ -4,8 +4,8 @@ import torch
 from orbitset.errors import DataError
 from orbitset.evaluation import Labelled, one_shot_accuracy
 from orbitset.experiments import OneShotTask
-from orbitset.experiments.task import encode_members, orbit_curve, raw_pixels
-from orbitset.orbits import AffineOrbits
+from orbitset.experiments.task import FindingTask, encode_members, orbit_curve, raw_pixels
+from orbitset.orbits import AffineOrbits, AffineRanges
 
 
 def _orbits(num, seed, labels=True):
@@ -67,3 +67,34 @@ def test_curve_of_a_perfectly_invariant_encoding():
         lambda images: next(seen)[: len(images), None].float(), orbits, torch.tensor([0.0, 0.5])
     )
     assert curve.invariance.tolist() == curve.selectivity.tolist() == [1.0, 1.0]
+
+
+def test_an_image_is_found_if_the_nearest_canonical_one_is_its_own():
+    orbits = _orbits(12, 3, labels=False)
+    task = FindingTask(orbits, queries=20, seed=0)
+    assert len(task.query_orbit) == 20
+    assert (task.query_member > 0).all()
+    gallery = orbits.canonical(torch.arange(12)).flatten(1)
+    queries = orbits.members(task.query_orbit, task.query_member).flatten(1)
+    right = [
+        min(range(12), key=lambda at, q=query: float((gallery[at] - q).square().sum())) == orbit
+        for query, orbit in zip(queries, task.query_orbit.tolist(), strict=True)
+    ]
+    assert task.score(raw_pixels) == pytest.approx(sum(right) / 20)
+    assert 0 < sum(right) < 20
+
+
+def test_codes_that_tell_orbits_find_every_image():
+    images = _orbits(9, 4).images_NCHW
+    near = AffineRanges(rotation_deg=20, translation_px=1)
+    orbits = AffineOrbits(images, canvas_px=8, members=4, ranges=near)
+    canonical = orbits.canonical(torch.arange(9))
+    task = FindingTask(orbits, queries=15, seed=0)
+    shown = orbits.members(task.query_orbit, task.query_member)
+    known = torch.cat([canonical, shown]).flatten(1)
+    codes = torch.cat([torch.arange(9), task.query_orbit]).float()[:, None]
+
+    def encode(images):
+        return codes[torch.cdist(images.flatten(1), known).argmin(1)]
+
+    assert task.score(encode) == 1

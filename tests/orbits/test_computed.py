@@ -4,6 +4,7 @@ import torch
 from orbitset.errors import ConfigError, DataError
 from orbitset.orbits.affine import IDENTITY, AffineRanges, warp
 from orbitset.orbits.computed import AffineOrbits, OrbitConfig
+from orbitset.orbits.photometric import PhotometricRanges
 
 
 def random_images(*shape, seed=0):
@@ -149,3 +150,32 @@ def test_orbit_settings_out_of_range_are_refused(settings, text):
     with pytest.raises(ConfigError) as info:
         OrbitConfig(**settings)
     assert str(info.value).startswith(text)
+
+
+def test_photometric_orbits_change_members_and_leave_the_canonical_image(random_photos):
+    orbits = AffineOrbits(
+        random_photos, canvas_px=16, members=4, photometric=PhotometricRanges(), seed=1
+    )
+    orbit = torch.arange(5)
+    canonical = orbits.canonical(orbit)
+    torch.testing.assert_close(canonical, random_photos.float() / 255)
+    assert torch.equal(orbits.members(orbit, torch.zeros_like(orbit)), canonical)
+    first, second = (orbits.members(orbit, torch.full_like(orbit, n)) for n in (1, 2))
+    assert (first - second).abs().mean() > 0.05
+    assert first.min() >= 0 and first.max() <= 1
+
+
+def test_photometric_members_are_the_affine_ones_changed(random_photos):
+    """Ranges that change nothing leave what the affine orbit shows."""
+    same = {"canvas_px": 16, "mode": "fresh"}
+    plain = AffineOrbits(random_photos, **same)
+    neutral = AffineOrbits(random_photos, **same, photometric=PhotometricRanges.only())
+    orbit = torch.arange(5)
+    drawn = neutral.draw(orbit, orbit, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(neutral.show(orbit, drawn), plain.show(orbit, drawn[:, :5]).clamp(0, 1))
+
+
+@pytest.fixture
+def random_photos():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (5, 3, 16, 16), generator=generator).to(torch.uint8)

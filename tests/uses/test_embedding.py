@@ -1,6 +1,7 @@
 """Codes and rectified images of many files, some of which are no images."""
 
 import os
+import tarfile
 
 import numpy as np
 import pytest
@@ -145,6 +146,12 @@ def test_rectified_images_lie_in_the_same_sub_folders(model, photos, tmp_path):
     assert made == {f"{thing}/{at}.png" for thing in ("ant", "bee", "cat") for at in (1, 2, 10)}
     with Image.open(tmp_path / "up" / "bee" / "10.png") as opened:
         assert np.array_equal(opened, model.rectify(photos / "bee" / "10.jpg")[0])
+    with tarfile.open(tmp_path / "photos.tar", "w") as tar:
+        tar.add(photos, ".")
+    assert rectify_to_folder(model, [tmp_path / "photos.tar"], tmp_path / "packed").done == 9
+    for name in made:
+        same = (tmp_path / "up" / name).read_bytes()
+        assert (tmp_path / "packed" / name).read_bytes() == same
 
 
 def test_names_that_come_twice_get_a_number_of_their_own(model, tmp_path):

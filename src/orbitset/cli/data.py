@@ -118,6 +118,7 @@ def _check_table(
     source: str, orbit: str | None, canonical: str | None, sheet: Path | None, as_json: bool
 ) -> None:
     from orbitset.datasets.inspect import inspect_table
+    from orbitset.datasets.shards import open_at
     from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 
     found = inspect_table(
@@ -126,16 +127,11 @@ def _check_table(
         canonical=canonical,
     )
     rows = [
-        SheetRow(
-            f"{len(members)} members",
-            [
-                SheetPicture(file if isinstance(file, Path) else file.open, Path(path).name)
-                for path, file in zip(members.paths, members.files, strict=True)
-            ],
-        )
-        for members in found.orbits
+        SheetRow(f"{len(paths)} members", [SheetPicture(path, path.name) for path in paths])
+        for paths in found.orbits
     ]
-    write_sheet(sheet, lambda: contact_sheet(rows, title=f"The first orbits of {source}"))
+    title = f"The first orbits of {source}"
+    write_sheet(sheet, lambda: contact_sheet(rows, title=title, open_file=open_at))
     print(json.dumps(found.as_dict()) if as_json else str(found))
     if found.problems or found.missing or found.unexpected:
         raise typer.Exit(1)

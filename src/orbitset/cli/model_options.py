@@ -19,7 +19,7 @@ ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="The folder of a finished run, or of a model.")
 ]
 Images = Annotated[
-    list[Path], typer.Argument(metavar="IMAGES", help="Image files, and folders of them.")
+    list[Path], typer.Argument(metavar="IMAGES", help="Image files, folders of them, and shards.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Sheet = Annotated[

@@ -121,9 +121,7 @@ def train(
 
     Example: orbitset train products/   (a sub-folder for each product)
     """
-    from orbitset.experiments.compose import compose_config
-    from orbitset.experiments.config import ObservedExperiment
-    from orbitset.experiments.manifests import described
+    from orbitset.experiments.compose import compose_config, described
     from orbitset.experiments.single import train as train_experiment
     from orbitset.report import write_report
     from orbitset.runs import Run
@@ -152,8 +150,8 @@ def train(
             if value is not None
         },
     )
-    if isinstance(config, ObservedExperiment) and not quiet:
-        say(described(config))
+    if not quiet and (chosen := described(config)):
+        say(chosen)
     run = Run(out or Path("runs") / f"{config.name}-{config.method}")
     with interruptible(run):
         results = train_experiment(

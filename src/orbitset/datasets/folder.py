@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orbitset.datasets.pictures import SUFFIXES, Stretch
-from orbitset.datasets.shards import expand, is_tar, scan_shards
+from orbitset.datasets.shards import expand, file_at, is_tar, scan_shards
 from orbitset.datasets.table import ImageTable, Problem
 from orbitset.errors import DataError
 
@@ -90,6 +90,8 @@ def find_images(sources: Sequence[Path | str]) -> Found:
             ignored += [str(source / path) for path in found.ignored]
         elif source.is_file():
             paths[str(source)] = None
+        elif isinstance(inside := file_at(source), Stretch):
+            paths[str(source)] = inside
         else:
             raise DataError(f"there is no image or folder {source}")
     if not paths and not reasons:

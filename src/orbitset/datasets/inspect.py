@@ -4,7 +4,7 @@ import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from orbitset.datasets.folder import ORBIT, scan_folder
 from orbitset.datasets.multi_pie import CANONICAL, scan_multi_pie
 from orbitset.datasets.named import MULTI_PIE, has_sub_folders, table_at
 from orbitset.datasets.pictures import num_bytes, open_bytes
+from orbitset.datasets.plain import is_plain
 from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.errors import ConfigError
 
@@ -41,8 +42,10 @@ class Inspected:
     """Files in a folder that are no images"""
     copies: tuple[tuple[str, ...], ...] = ()
     """Files with the same content"""
-    orbits: tuple[ImageTable, ...] = ()
+    orbits: tuple[tuple[Path, ...], ...] = ()
     """The members of the first few orbits"""
+    is_plain: bool = False
+    """Images without sub-folders: each an orbit of its own"""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -64,13 +67,15 @@ class Inspected:
     def __str__(self) -> str:
         sizes = ", ".join(f"{count:,} of {size} px" for size, count in self.sizes.items())
         values = ", ".join(f"{name} ({count})" for name, count in self.factors.items())
-        lines = [f"{self.source}: {self.images:,} images; {sizes}", f"factors: {values}"]
+        lines = [f"{self.source}: {self.images:,} images; {sizes}", f"factors: {values or 'none'}"]
         if self.members is not None:
             of = self.members
             lines.append(
                 f"orbits: {of['orbits']:,.0f} with {of['fewest']:.0f} to {of['most']:.0f} members, "
                 f"median {of['median']:g}"
             )
+        if self.is_plain:
+            lines.append("orbits: every image is an orbit of its own, whose members are computed")
         lines += [f"the same file: {', '.join(paths)}" for paths in self.copies]
         if self.ignored:
             lines.append(f"no images: {', '.join(self.ignored[:_MOST_NAMED])}{_more(self.ignored)}")
@@ -87,8 +92,10 @@ def inspect_table(
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    is_folder = has_sub_folders(source)
-    orbit = (ORBIT,) if is_folder and orbit is None else orbit
+    plain, is_folder = is_plain(source), has_sub_folders(source)
+    if plain and (orbit is not None or canonical is not None):
+        raise ConfigError(f"{source} has no sub-folders; --orbit and --canonical are for orbits")
+    orbit = (ORBIT,) if is_folder and orbit is None and not plain else orbit
     if canonical is not None and orbit is None and not source.startswith(MULTI_PIE):
         raise ConfigError("--canonical is of orbits; say what they share with --orbit")
     target = None if canonical in _CHOSEN else _target(canonical)
@@ -96,6 +103,9 @@ def inspect_table(
         found = scan_multi_pie(Path(source.removeprefix(MULTI_PIE)))
         table, missing, unexpected = found.table, found.missing, found.unexpected
         orbit, canonical = orbit or ("person", "light", "session"), canonical or f"view={CANONICAL}"
+    elif plain:
+        inside = scan_folder(source)
+        table, ignored = replace(inside.table, columns={}), inside.ignored
     else:
         named = (*(orbit or ()), *(target or ())[:1])
         table = table_at(source, factors=named, on_problem="skip")
@@ -121,6 +131,7 @@ def inspect_table(
         ignored=ignored,
         copies=_copies(usable),
         orbits=() if orbit is None else _first_orbits(usable, orbit),
+        is_plain=plain,
     )
 
 
@@ -138,12 +149,13 @@ def _copies(table: ImageTable) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(paths) for paths in found.values() if len(paths) > 1)
 
 
-def _first_orbits(table: ImageTable, orbit: Sequence[str]) -> tuple[ImageTable, ...]:
-    members: dict[tuple[str, ...], list[int]] = {}
-    for at, key in enumerate(zip(*(table.columns[name] for name in orbit), strict=True)):
+def _first_orbits(table: ImageTable, orbit: Sequence[str]) -> tuple[tuple[Path, ...], ...]:
+    members: dict[tuple[str, ...], list[Path]] = {}
+    keys = zip(*(table.columns[name] for name in orbit), strict=True)
+    for key, path in zip(keys, table.paths, strict=True):
         if key in members or len(members) < _MOST_NAMED:
-            members.setdefault(key, []).append(at)
-    return tuple(table.at(places) for places in members.values())
+            members.setdefault(key, []).append(table.root / path)
+    return tuple(tuple(paths) for paths in members.values())
 
 
 def _more(names: Sequence[str]) -> str:

@@ -13,12 +13,12 @@ import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from orbitset.datasets.pictures import SUFFIXES, Stretch
+from orbitset.datasets.pictures import SUFFIXES, ImageFile, Stretch, open_bytes
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, DataError
 
 TAR = ".tar"
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")
@@ -47,6 +47,10 @@ class _Contents:
     """In their order; of those that cannot be used, which file is why"""
     faults: tuple[str, ...] = ()
     """What is wrong with the tar itself"""
+
+    @functools.cached_property
+    def places(self) -> dict[str, Stretch]:
+        return {one.name: one.stretch for one in self.samples if isinstance(one, _Image)}
 
 
 @dataclass(slots=True)
@@ -84,6 +88,8 @@ def scan_shards(
 
     Entries of a sample's `.json` that are texts or numbers are factors; so is what `.cls` and `.txt` hold.
     """
+    if not any((root / shard).is_file() for shard in names):
+        raise DataError(f"there is no shard {source}")
     images: list[_Image] = []
     paths: list[str] = []
     rows: list[int] = []
@@ -129,6 +135,20 @@ def read_shards(
     return table.without([*problems, *missing], on_problem)
 
 
+def file_at(path: Path | str) -> ImageFile:
+    """What an image is read from by the path a table gave it, which may lead into a shard."""
+    path = Path(path)
+    for folder in path.parents:
+        if is_tar(folder.name) and folder.is_file():
+            name = path.relative_to(folder).as_posix()
+            return _contents(folder.absolute()).places.get(name, path)
+    return path
+
+
+def open_at(path: str) -> BinaryIO:
+    return open_bytes(file_at(path))
+
+
 def _contents(path: Path) -> _Contents:
     try:
         about = path.stat()
@@ -166,17 +186,18 @@ def _gather(file: BinaryIO, path: Path, num_bytes: int, samples: dict[str, _Samp
                 last = member.name.removeprefix("./")
                 if member.isdir():
                     continue
-                is_cut = member.isreg() and member.offset_data + member.size > num_bytes
-                sample, ending = _place(last, samples)
-                if sample is not None:
-                    reason = (
-                        f"is cut off: the tar ends after {num_bytes:,} bytes" if is_cut else None
-                    )
-                    _add(sample, last, ending, member, file, path, reason)
-                if is_cut:
-                    return None if sample is not None else f"ends in the middle of {last}"
-                if tar.offset <= member.offset:
+                if member.size < 0 or tar.offset <= member.offset:
                     return f"is damaged at {last}"
+                is_whole = member.isreg() and not member.issparse()
+                is_cut = is_whole and member.offset_data + member.size > num_bytes
+                sample, ending = _place(last, samples)
+                if sample is None and is_cut:
+                    return f"ends in the middle of {last}"
+                if sample is not None:
+                    end = f"is cut off: the tar ends after {num_bytes:,} bytes"
+                    _add(sample, last, ending, member, file, path, end if is_cut else None)
+                if is_cut:
+                    return None
             file.seek(tar.offset)
             if file.read(_BLOCK).strip(b"\0"):
                 return f"is damaged or cut off after {last}"
@@ -236,7 +257,7 @@ def _add(
 
 
 def _unusable(member: tarfile.TarInfo, name: str, is_text: bool) -> str | None:
-    if name.startswith("/") or ".." in PurePosixPath(name).parts:
+    if name.startswith("/") or ".." in name.split("/"):
         return "leads out of the tar"
     if member.issym() or member.islnk():
         return f"is a link to {member.linkname}; pack the file itself"

@@ -71,8 +71,9 @@ class ImageTable:
         if missing:
             near = difflib.get_close_matches(missing[0], self.columns, n=1)
             raise DataError(
-                f"{self.source} has no factor {', '.join(missing)}; it has {', '.join(self.columns)}",
-                hint=f"did you mean {near[0]}?" if near else "name factors as its first row does",
+                f"{self.source} has no factor {', '.join(missing)}; "
+                f"it has {', '.join(self.columns) or 'none at all'}",
+                hint=f"did you mean {near[0]}?" if near else None,
             )
         return self
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from orbitset.config import with_settings
 from orbitset.datasets.named import FACES, MULTI_PIE, is_table, is_video, load_splits
-from orbitset.datasets.plain import is_plain
+from orbitset.datasets.plain import is_plain, load_plain
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import (
     Experiment,
@@ -16,9 +16,9 @@ from orbitset.experiments.config import (
     read_experiment,
 )
 from orbitset.experiments.faces import evaluated_often
-from orbitset.experiments.manifests import observed_images, observed_videos
+from orbitset.experiments.manifests import described_orbits, observed_images, observed_videos
 from orbitset.experiments.methods import Method, parse_method
-from orbitset.experiments.recipes import affine_images, plain_images, recipe
+from orbitset.experiments.recipes import affine_images, described_plain, plain_images, recipe
 from orbitset.runs import Run
 
 
@@ -64,6 +64,8 @@ def compose_config(
         config = observed_images(
             Path(source), chosen or "OJ", settings=settings, **(observed or {})
         )
+    elif is_plain(source):
+        config, observed = _of_plain_images(source, chosen or "OJ", observed or {})
     elif Path(source).exists():
         config = _config_for_path(source, chosen or "OJ")
     else:
@@ -90,6 +92,13 @@ def compose_config(
     if isinstance(config, ObservedExperiment):
         return with_settings(config, changes)
     return with_settings(config, changes)
+
+
+def described(config: Experiment) -> str:
+    """What was chosen for a user's own images, in words; of a recipe nothing."""
+    if isinstance(config, ObservedExperiment):
+        return described_orbits(config)
+    return described_plain(config) if config.orbits.photometric is not None else ""
 
 
 def _of_videos(
@@ -128,8 +137,16 @@ def computed_config(source: str, method: Method, settings: list[str]) -> Experim
 def _config_for_path(source: str, method: Method) -> ExperimentConfig:
     splits = load_splits(_path(source))
     size_px = max(splits.train.images.shape[-2:])
-    build = plain_images if is_plain(source) else affine_images
-    return build(_path(source), size_px, len(splits.train), method)
+    return affine_images(_path(source), size_px, len(splits.train), method)
+
+
+def _of_plain_images(
+    source: str, method: Method, observed: Mapping[str, Any]
+) -> tuple[ExperimentConfig, dict[str, Any]]:
+    """The experiment, and what was said of orbits that plain images do not have."""
+    rest = dict(observed)
+    train = load_plain(_path(source), on_problem=rest.pop("on_problem", "skip")).train
+    return plain_images(_path(source), train.images.shape[-1], len(train), method), rest
 
 
 def _path(source: str) -> str:

@@ -260,7 +260,7 @@ def _too_alike(table: ImageTable, orbits: ObservedConfig, split_by: str) -> tupl
     )
 
 
-def described(config: ObservedExperiment) -> str:
+def described_orbits(config: ObservedExperiment) -> str:
     """What was chosen, in words."""
     orbits, evaluation = config.orbits, config.evaluation
     colour = "colour" if orbits.is_colour else "grey"

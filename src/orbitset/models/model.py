@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from orbitset.datasets.pictures import Wanted, large_images, upright, why_unreadable
+from orbitset.datasets.shards import file_at
 from orbitset.encoders import Encoder
 from orbitset.errors import DataError
 from orbitset.models.description import Calibration, Description
@@ -142,7 +143,7 @@ class Model:
             if isinstance(image, Image.Image):
                 name, found = f"image {at}", self._opened(image)
             elif isinstance(image, str | Path):
-                name, found = str(image), self._wanted.read(Path(image))
+                name, found = str(image), self._wanted.read(file_at(image))
             else:
                 raise TypeError(
                     f"an image is a {type(image).__name__}; give paths, Pillow images, or one array of all"

@@ -1,6 +1,7 @@
 """A contact sheet: rows of small pictures with captions, as one HTML page that needs nothing beside it."""
 
 import base64
+import functools
 import html
 import io
 import warnings
@@ -59,10 +60,9 @@ figcaption span { display: block; color: var(--soft); font-variant-numeric: tabu
 
 @dataclass(frozen=True)
 class SheetPicture:
-    """A picture: a file or what opens one, an image, or uint8 pixels of shape (H, W), (H, W, 1), (H, W, 3)
-    or (H, W, 4)."""
+    """A picture: a file, an image, or uint8 pixels of shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)."""
 
-    image: Path | str | Callable[[], BinaryIO] | Image.Image | np.ndarray
+    image: Path | str | Image.Image | np.ndarray
     caption: str
     detail: str = ""
     """A second line"""
@@ -83,20 +83,21 @@ def contact_sheet(
     note: str = "",
     most_rows: int = 500,
     most_pictures: int = 60,
+    open_file: Callable[[str], BinaryIO] | None = None,
 ) -> str:
     """The page. Rows beyond the most, and pictures of a row beyond the most, are counted and not shown.
 
-    A file that cannot be read is an empty box with its name.
+    A file that cannot be read is an empty box with its name; `open_file` may know of other places for files.
 
     >>> page = contact_sheet([SheetRow("Nearest to a.png", [])], title="Search")
     >>> "<h2>Nearest to a.png</h2>" in page
     True
     """
-    sources: dict[str, str] = {}
+    read = functools.cache(functools.partial(_read, open_file or _open))
     shown = [f"<h1>{_text(title)}</h1>"]
     if note:
         shown.append(f'<p class="soft">{_text(note)}</p>')
-    shown += [_row(row, most_pictures, sources) for row in rows[:most_rows]]
+    shown += [_row(row, most_pictures, read) for row in rows[:most_rows]]
     if len(rows) > most_rows:
         shown.append(f'<p class="soft">{_more(len(rows) - most_rows, "row")} not shown.</p>')
     body = "\n".join(shown)
@@ -108,11 +109,11 @@ def contact_sheet(
     )
 
 
-def _row(row: SheetRow, most_pictures: int, sources: dict[str, str]) -> str:
+def _row(row: SheetRow, most_pictures: int, read: Callable[[str], str]) -> str:
     parts = [f"<h2>{_text(row.heading)}</h2>"]
     if row.note:
         parts.append(f'<p class="soft">{_text(row.note)}</p>')
-    figures = "".join(_figure(picture, sources) for picture in row.pictures[:most_pictures])
+    figures = "".join(_figure(picture, read) for picture in row.pictures[:most_pictures])
     if figures:
         parts.append(f'<div class="pictures">{figures}</div>')
     if len(row.pictures) > most_pictures:
@@ -121,38 +122,36 @@ def _row(row: SheetRow, most_pictures: int, sources: dict[str, str]) -> str:
     return f'<section class="row">{"".join(parts)}</section>'
 
 
-def _figure(picture: SheetPicture, sources: dict[str, str]) -> str:
+def _figure(picture: SheetPicture, read: Callable[[str], str]) -> str:
     kind = ' class="marked"' if picture.is_marked else ""
     detail = f"<span>{_text(picture.detail)}</span>" if picture.detail else ""
     return (
-        f"<figure{kind}>{_frame(picture, sources)}"
+        f"<figure{kind}>{_frame(picture, read)}"
         f"<figcaption><b>{_breakable(picture.caption)}</b>{detail}</figcaption></figure>"
     )
 
 
-def _frame(picture: SheetPicture, sources: dict[str, str]) -> str:
-    """The picture in its frame; a file that is shown more than once is read once."""
-    if isinstance(picture.image, str | Path):
-        key = str(picture.image)
-        source = sources[key] if key in sources else sources.setdefault(key, _read(lambda: key))
-    elif callable(picture.image):
-        source = _read(picture.image)
-    else:
-        source = _source(picture.image)
+def _frame(picture: SheetPicture, read: Callable[[str], str]) -> str:
+    """The picture in its frame; `read` reads a file that is shown more than once only once."""
+    image = picture.image
+    source = read(str(image)) if isinstance(image, str | Path) else _source(image)
     if not source:
-        is_file = isinstance(picture.image, str | Path)
-        name = Path(str(picture.image)).name if is_file else picture.caption
-        return f'<div class="frame empty">{_text(name)} cannot be read</div>'
+        name = _text(Path(str(image)).name)
+        return f'<div class="frame empty">{name} cannot be read</div>'
     alt = _text(picture.caption)
     return f'<div class="frame"><img alt="{alt}" loading="lazy" decoding="async" {source}></div>'
 
 
-def _read(locate: Callable[[], str | BinaryIO]) -> str:
+def _open(path: str) -> BinaryIO:
+    return Path(path).open("rb")
+
+
+def _read(open_file: Callable[[str], BinaryIO], path: str) -> str:
     """The source of a file's picture; nothing if it has none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is odd in a file that can be read
-            with Image.open(locate()) as opened:
+            with open_file(path) as file, Image.open(file) as opened:
                 opened.draft("RGB", (2 * _MOST_PX, 2 * _MOST_PX))
                 return _source(opened)
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError):

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from orbitset.datasets.folder import find_images
+from orbitset.datasets.shards import is_tar
 from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import ImageTable, Problem
 from orbitset.errors import DataError, RunError
@@ -195,8 +196,8 @@ def _each(
 
 
 def _targets(table: ImageTable, sources: Sequence[Path | str], out: Path) -> list[Path]:
-    """Below folders the same sub-folders; a name that comes twice gets a number."""
-    roots = [Path(source) for source in sources if Path(source).is_dir()]
+    """Below folders and in tars the same sub-folders; a name that comes twice gets a number."""
+    roots = [path for path in map(Path, sources) if path.is_dir() or is_tar(path.name)]
     wished = []
     for path in map(Path, table.paths):
         inside = next((path.relative_to(root) for root in roots if path.is_relative_to(root)), None)

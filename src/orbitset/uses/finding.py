@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orbitset.datasets.folder import Found, find_images
+from orbitset.datasets.shards import open_at
 from orbitset.datasets.table import Problem
 from orbitset.errors import ConfigError, DataError, OrbitsetError
 from orbitset.models import Model
@@ -161,7 +162,7 @@ def search_sheet(model: Model, answers: Sequence[Answer]) -> str:
         ]
         rows.append(SheetRow(answer.query, pictures))
     note = "Nearest first, with the squared distance of their codes from the query's."
-    return contact_sheet(rows, title="Search", note=note)
+    return contact_sheet(rows, title="Search", note=note, open_file=open_at)
 
 
 def _located(images: Sequence[Path | str]) -> Found:

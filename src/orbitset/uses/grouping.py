@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from orbitset.datasets.shards import open_at
 from orbitset.models import Model
 from orbitset.search.duplicates import Group, find_groups
 from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
@@ -46,4 +47,4 @@ def duplicates_sheet(groups: Sequence[Group]) -> str:
         "Images of a group are joined by near pairs. The marked one is nearest to all others; below each is "
         "the squared distance of its code from that one's."
     )
-    return contact_sheet(rows, title=f"{len(groups):,} groups", note=note)
+    return contact_sheet(rows, title=f"{len(groups):,} groups", note=note, open_file=open_at)

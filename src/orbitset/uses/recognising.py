@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from orbitset.datasets.folder import scan_folder
+from orbitset.datasets.shards import open_at
 from orbitset.datasets.table import Problem
 from orbitset.errors import ConfigError
 from orbitset.models import Model
@@ -125,5 +126,8 @@ def classes_sheet(result: Classified) -> str:
     if rejected:
         rows.append(SheetRow("none of these", rejected))
     return contact_sheet(
-        rows, title="Classes", note="With squared distances from the nearest class."
+        rows,
+        title="Classes",
+        note="With squared distances from the nearest class.",
+        open_file=open_at,
     )

@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from orbitset.datasets.plain import is_plain, load_plain
+
+
+@pytest.fixture
+def album(tmp_path, monkeypatch):
+    """Twelve colour images of two sizes, one broken, and a text beside them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "album"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        pixels = rng.integers(0, 255, (20, 24 + 8 * (number % 2), 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    (folder / "12.png").write_bytes(b"no image")
+    (folder / "notes.txt").write_text("not an image")
+    return folder
+
+
+def test_a_folder_is_plain_if_all_its_images_lie_in_itself(album, photos):
+    assert is_plain(str(album))
+    assert not is_plain(str(photos))
+    (album / "more").mkdir()
+    Image.new("RGB", (8, 8)).save(album / "more" / "1.png")
+    assert not is_plain(str(album))
+
+
+def test_a_manifest_says_what_images_are(album):
+    (album / "manifest.csv").write_text("path,orbit\n0.png,a\n1.png,a\n")
+    assert not is_plain(str(album))
+
+
+def test_every_image_is_in_one_part_and_what_is_broken_is_named(album):
+    splits = load_plain(str(album), size_px=16)
+    parts = (splits.train, splits.validation, splits.test)
+    assert sum(map(len, parts)) == 12
+    assert min(map(len, parts)) >= 2
+    assert {tuple(part.images.shape[1:]) for part in parts} == {(3, 16, 16)}
+    assert [one.row for one in splits.left_out] == [13]
+    assert "12.png" in splits.left_out[0].reason
+
+
+def test_the_size_is_chosen_from_the_images(album):
+    assert load_plain(str(album)).train.images.shape[-1] == 32
