@@ -171,3 +171,18 @@ def test_plain_images_are_checked(orbitset, album):
     assert done.returncode == 1, "an image is broken"
     assert "20 images" in done.stdout and "broken.png" in done.stdout
     assert "every image is an orbit of its own" in done.stdout
+
+
+def test_a_training_goes_on_from_a_model(orbitset, fails, face_manifest, model_folder, tmp_path):
+    command = ["train", face_manifest, *DESCRIBED, "--init", model_folder]
+    done = orbitset(*command, "--epochs", "0.01", "--out", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "16 px, grey" in done.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["encoder"]["channels"] == [4, 8]
+    assert config["init"] == str(model_folder)
+    other = ["--set", "encoder.code_size=8", "--out", tmp_path / "other"]
+    fails(orbitset(*command, *other, "--quiet"), 2, "is another network than the one")
+    fails(orbitset(*command, "--method", "OT-STN"), 2, "has no spatial transformer")
+    fails(orbitset(*command[:-1], tmp_path), 2, "is no model")
+    fails(orbitset("train", "--resume", "--out", tmp_path / "run", "--init", tmp_path), 2, "--init")

@@ -311,3 +311,13 @@ def _wait_for_a_step(folder, process):
         if path.exists() and path.stat().st_mtime_ns != before:
             return
         time.sleep(0.01)
+
+
+def test_a_training_begins_with_the_weights_of_a_model(tmp_path):
+    config = with_settings(_small(), ["train.epochs=0.02", "seed=3"])
+    train(config, Run(tmp_path / "first"))
+    begun = replace(config, init=str(tmp_path / "first"), seed=4)
+    train(begun, Run(tmp_path / "second"))
+    first, second = (Run(tmp_path / name).records() for name in ("first", "second"))
+    assert second[0]["accuracy"]["mean"] == first[-1]["accuracy"]["mean"]
+    assert first[0]["accuracy"]["mean"] != first[-1]["accuracy"]["mean"]

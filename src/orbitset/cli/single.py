@@ -98,6 +98,12 @@ def train(
     ] = None,
     crops: CropsOption = None,
     on_problem: OnProblemOption = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL", help="Begin with the weights of a model; its network is taken."
+        ),
+    ] = None,
     seed: Seed = None,
     settings: Annotated[
         list[str] | None,
@@ -136,6 +142,7 @@ def train(
         settings=settings or [],
         config_file=config_file,
         resumed=Run(out) if resume and out is not None else None,
+        init=init,
         observed={
             name: value
             for name, value in (

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from orbitset.experiments.faces import evaluated_often
 from orbitset.experiments.manifests import described_orbits, observed_images, observed_videos
 from orbitset.experiments.methods import Method, parse_method
 from orbitset.experiments.recipes import affine_images, described_plain, plain_images, recipe
+from orbitset.models.folder import read_description
 from orbitset.runs import Run
 
 
@@ -32,10 +34,12 @@ def compose_config(
     config_file: Path | None,
     resumed: Run | None,
     observed: Mapping[str, Any] | None = None,
+    init: Path | None = None,
 ) -> Experiment:
     """The run's own configuration when resuming, a file's, or a recipe's; the other settings on top.
 
-    `observed` is what was said of a manifest's orbits: see `observed_images`.
+    `observed` is what was said of a manifest's orbits: see `observed_images`. `init` is a model to begin
+    with, whose network and size of images are taken.
     """
     chosen = parse_method(method) if method is not None else None
     if config_file is not None and (source is not None or resumed is not None):
@@ -79,6 +83,12 @@ def compose_config(
         raise ConfigError(
             f"{_flags(observed)} describe the orbits of a manifest, a CSV or Parquet file, or of a folder"
         )
+    if init is not None and (config_file is not None or (resumed is not None and resumed.exists)):
+        raise ConfigError(
+            "--init begins a new training; this one is described by its own configuration"
+        )
+    if init is not None:
+        config = _beginning_with(config, init)
     given = []
     if chosen is not None:
         given.append(f"method={chosen}")
@@ -92,6 +102,24 @@ def compose_config(
     if isinstance(config, ObservedExperiment):
         return with_settings(config, changes)
     return with_settings(config, changes)
+
+
+def _beginning_with(config: Experiment, folder: Path) -> Experiment:
+    """The same with a model's network, and images as it takes them."""
+    about = read_description(folder)
+    if about.network.has_transformer != config.has_transformer:
+        has = "a" if about.network.has_transformer else "no"
+        raise ConfigError(
+            f"the model in {folder} has {has} spatial transformer; choose a method that has {has} such, by "
+            f"{'adding' if about.network.has_transformer else 'leaving out'} -STN"
+        )
+    init, encoder = str(folder.resolve()), about.network.encoder
+    size_px, is_colour = about.input.size_px, about.input.is_colour
+    if isinstance(config, ObservedExperiment):
+        seen = replace(config.orbits, size_px=size_px, is_colour=is_colour)
+        return replace(config, orbits=seen, init=init, encoder=encoder)
+    orbits = replace(config.orbits, canvas_px=size_px)
+    return replace(config, orbits=orbits, init=init, encoder=encoder)
 
 
 def described(config: Experiment) -> str:

@@ -115,6 +115,8 @@ class MethodConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    init: str | None = None
+    """The folder of a model whose weights are begun with"""
     cut_down: str | None = None
     """In words, what makes it smaller than what it stands for; said wherever its figures appear"""
 

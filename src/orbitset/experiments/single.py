@@ -20,6 +20,7 @@ from orbitset.experiments.kept import describe_model
 from orbitset.experiments.observed import ObservedTask
 from orbitset.files import write_atomically
 from orbitset.losses.methods import build_loss
+from orbitset.models import load_model_folder
 from orbitset.orbits.batches import OrbitBatches
 from orbitset.runs import Run
 from orbitset.seeds import stable_seed
@@ -82,7 +83,10 @@ def train(
         run.check_free(overwrite=overwrite)
     task = build_task(config, device, progress)
     batches = task.batches
-    model = build_model(config, task).to(device)
+    model = build_model(config, task)
+    if config.init is not None:
+        _begin_with(model, config.init)
+    model = model.to(device)
     loss = _seeded(
         "loss",
         config.seed,
@@ -211,6 +215,17 @@ def build_model(config: Experiment, task: Task) -> Encoder:
             has_transformer=config.has_transformer,
         ),
     )
+
+
+def _begin_with(model: Encoder, folder: str) -> None:
+    begun = load_model_folder(folder).network.state_dict()
+    own = model.state_dict()
+    if {name: each.shape for name, each in begun.items()} != {n: e.shape for n, e in own.items()}:
+        raise ConfigError(
+            f"the model in {folder} is another network than the one that is to be trained",
+            hint="leave the encoder's settings and the size of the images as the model has them",
+        )
+    model.load_state_dict(begun)
 
 
 def _evaluation_steps(config: Experiment, batches: OrbitBatches, steps: int) -> set[int]:
