@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint types bench docs clean
+.PHONY: demo test test-slow lint types bench bench-large docs clean
 
 demo: $(VENV)/.core
 	$(BIN)/orbitset demo --overwrite
@@ -22,11 +22,16 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.bench $(VENV)/.search
 	$(BIN)/python benchmarks/mining.py
 	$(BIN)/python benchmarks/verification.py
 	$(BIN)/python benchmarks/training.py --device cpu
 	$(BIN)/python benchmarks/scaling.py --device cpu
+	$(BIN)/python benchmarks/embedding.py
+	$(BIN)/python benchmarks/search.py
+
+bench-large: $(VENV)/.search
+	$(BIN)/python benchmarks/search.py --codes 1000000 --out benchmarks/results/search-large-cpu.json
 
 docs: $(VENV)/.docs
 	$(BIN)/python docs/generate.py
@@ -44,6 +49,6 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	@$(PIP) -e .
 	@touch $@
 
-$(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: $(VENV)/.core
+$(VENV)/.dev $(VENV)/.bench $(VENV)/.search $(VENV)/.docs: $(VENV)/.%: $(VENV)/.core
 	@$(PIP) -e '.[$*]'
 	@touch $@

@@ -11,6 +11,7 @@ from orbitset.encoders import RectifyingEncoder
 from orbitset.evaluation import Labelled, Same, retrieve, verify
 from orbitset.experiments import affine_digits, train
 from orbitset.losses import LossConfig, build_loss, distance_matrix, mine, triplet_loss
+from orbitset.losses.triplet import mined_terms
 from orbitset.orbits import AffineOrbits, ObservedOrbits, OrbitBatches
 from orbitset.runs import Run
 from orbitset.training import fit
@@ -59,6 +60,21 @@ def test_fixed_shape_mining_and_loss_do_not_wait_for_the_gpu(variant):
         torch.cuda.set_sync_debug_mode("default")
     if variant != "semihard-random":
         assert _rows(mined) == _rows(unbounded)
+
+
+@pytest.mark.parametrize("variant", ["all", "semihard"])
+@pytest.mark.parametrize("num", [256, 2100])  # the second is too many for the kernel
+def test_losses_over_every_triplet_do_not_wait_for_the_gpu(variant, num):
+    codes = torch.randn(num, 64, device="cuda", requires_grad=True)
+    orbits = torch.arange(num, device="cuda") // 4
+    mined_terms(codes, orbits, variant, margin=9.0)[0].backward()  # compiles what it needs
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(action="ignore"):  # that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        mined_terms(codes, orbits, variant, margin=9.0)[0].backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("variant", ["semihard-else-farthest", "semihard", "all", "batch-hard"])

@@ -210,12 +210,15 @@ def test_mined_triplets_loss_and_gradient_are_the_cpus(variant, kind, num):
 
 @pytest.mark.parametrize("kind", ["random", "ties", "one orbit", "singletons", "duplicates"])
 @pytest.mark.parametrize("num", [2, 33, 300, 2100])  # the last is too many for the kernel
-def test_the_loss_over_every_triplet_and_its_gradient_are_the_cpus(kind, num):
+@pytest.mark.parametrize("is_semihard", [False, True])
+def test_the_loss_over_every_triplet_and_its_gradient_are_the_cpus(kind, num, is_semihard):
     codes, orbits = _batch(kind, num)
     found = []
     for device in ("cpu", "cuda"):
         leaf = codes.clone().to(device).requires_grad_()
-        loss, active = every_triplet_terms(leaf, orbits.to(device), margin=12.5)
+        loss, active = every_triplet_terms(
+            leaf, orbits.to(device), margin=12.5, is_semihard=is_semihard
+        )
         loss.backward()
         found.append((loss.detach().cpu(), active.cpu(), leaf.grad.cpu()))
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)

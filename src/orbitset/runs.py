@@ -202,9 +202,12 @@ class Run:
             if not any(folder.iterdir()):
                 folder.rmdir()
 
-    def note_environment(self, *, device: str, seed: int) -> None:
-        """Write down where and with what this runs, beside where it was begun."""
+    def note_environment(self, *, device: str, seed: int, init: str | None = None) -> None:
+        """Write down where and with what this runs, beside where it was begun; `init` is the id of the model
+        that was begun with."""
         environment = describe_environment(device=device, seed=seed)
+        if init is not None:
+            environment["init"] = init
         if (self / "environment.json").exists():
             first = self.read_json("environment.json")
             environment = {**first, "resumed": [*first.get("resumed", []), environment]}

@@ -134,11 +134,11 @@ def test_shards_are_checked_trained_on_and_embedded(orbitset, fails, face_manife
 
 @pytest.fixture
 def album(tmp_path):
-    """Twenty images that each show something else, and a broken one."""
+    """Forty images that each show something else, and a broken one."""
     folder = tmp_path / "album"
     folder.mkdir()
     rng = np.random.default_rng(0)
-    for number in range(20):
+    for number in range(40):
         pixels = np.kron(rng.random((6, 6, 3)), np.ones((4, 4, 1)))
         Image.fromarray((pixels * 255).astype(np.uint8)).save(folder / f"{number}.png")
     (folder / "broken.png").write_bytes(b"no image")
@@ -158,18 +158,21 @@ def test_plain_images_are_learned_by_changing_them(orbitset, fails, album, tmp_p
     assert "found, among all of them" in (out / "report.html").read_text()
     done = orbitset("embed", out, album, "-o", tmp_path / "codes.npy")
     assert done.returncode == 0, done.stderr
-    assert np.load(tmp_path / "codes.npy").shape == (20, 16)
+    assert np.load(tmp_path / "codes.npy").shape == (40, 16)
     assert orbitset("train", "--resume", "--out", out).returncode == 0
     fails(orbitset("evaluate", out), 1, "needs class labels")
     fails(orbitset("train", album, "--on-problem", "stop"), 1, "broken.png")
-    fails(orbitset("train", album, "--orbit", "person"), 2, "--orbit describe")
+    fails(orbitset("train", album, "--orbit", "person"), 2, "has no sub-folders")
+    fails(orbitset("tune", album), 2, "without labels")
+    grey = ["train", album, "--init", out, "--set", "orbits.is_colour=false"]
+    fails(orbitset(*grey, "--quiet", "--out", tmp_path / "grey"), 2, "another network")
     fails(orbitset("train", album, *SMALL, "--method", "ST", "--quiet"), 2, "labels")
 
 
 def test_plain_images_are_checked(orbitset, album):
     done = orbitset("data", "check", album)
     assert done.returncode == 1, "an image is broken"
-    assert "20 images" in done.stdout and "broken.png" in done.stdout
+    assert "40 images" in done.stdout and "broken.png" in done.stdout
     assert "every image is an orbit of its own" in done.stdout
 
 

@@ -3,19 +3,20 @@ import pytest
 from PIL import Image
 
 from orbitset.datasets.plain import is_plain, load_plain
+from orbitset.errors import DataError
 
 
 @pytest.fixture
 def album(tmp_path, monkeypatch):
-    """Twelve colour images of two sizes, one broken, and a text beside them."""
+    """Forty colour images of two sizes, one broken, and a text beside them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "album"
     folder.mkdir()
     rng = np.random.default_rng(0)
-    for number in range(12):
+    for number in range(40):
         pixels = rng.integers(0, 255, (20, 24 + 8 * (number % 2), 3), np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
-    (folder / "12.png").write_bytes(b"no image")
+    (folder / "40.png").write_bytes(b"no image")
     (folder / "notes.txt").write_text("not an image")
     return folder
 
@@ -36,12 +37,30 @@ def test_a_manifest_says_what_images_are(album):
 def test_every_image_is_in_one_part_and_what_is_broken_is_named(album):
     splits = load_plain(str(album), size_px=16)
     parts = (splits.train, splits.validation, splits.test)
-    assert sum(map(len, parts)) == 12
+    assert sum(map(len, parts)) == 40
     assert min(map(len, parts)) >= 2
     assert {tuple(part.images.shape[1:]) for part in parts} == {(3, 16, 16)}
-    assert [one.row for one in splits.left_out] == [13]
-    assert "12.png" in splits.left_out[0].reason
+    assert [one.row for one in splits.left_out] == [41]
+    assert "40.png" in splits.left_out[0].reason
 
 
 def test_the_size_is_chosen_from_the_images(album):
     assert load_plain(str(album)).train.images.shape[-1] == 32
+
+
+def test_more_images_move_none_from_one_part_to_another(album):
+    before = set(load_plain(str(album), size_px=32).test.images.sum((1, 2, 3)).tolist())
+    Image.new("RGB", (24, 20), "red").save(album / "another.png")
+    after = load_plain(str(album), size_px=32)
+    assert before <= set(after.test.images.sum((1, 2, 3)).tolist())
+
+
+def test_too_few_images_are_refused(album):
+    for number in range(12, 40):
+        (album / f"{number}.png").unlink()
+    with pytest.raises(DataError, match="has 12 images that can be used, too few"):
+        load_plain(str(album))
+
+
+def test_colours_are_kept_or_not_as_asked(album):
+    assert load_plain(str(album), is_colour=False).train.images.shape[1] == 1

@@ -134,13 +134,14 @@ def test_wrong_data_is_found_before_an_existing_run_is_overwritten(tmp_path):
     assert (run / "results.json").read_bytes() == before
 
 
-def test_images_without_labels_are_trained_and_judged_by_invariance(tmp_path):
+def test_images_without_labels_are_trained_and_judged_by_finding_them(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (40, 14, 14), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
-    config = affine_images(str(tmp_path / "images.npy"), 14, 24)
+    config = affine_images(str(tmp_path / "images.npy"), 14, 24, has_labels=False)
     config = with_settings(config, [*SMALL, "orbits.orbits_per_batch=6", "train.epochs=0.1"])
+    assert config.keeps_best
     rows = train(config, Run(tmp_path / "run"))["rows"]
-    assert {row["metric"] for row in rows} == {"invariance", "selectivity"}
+    assert {row["metric"] for row in rows} == {"top1", "invariance", "selectivity"}
 
 
 def _command(out, *more):
@@ -321,3 +322,10 @@ def test_a_training_begins_with_the_weights_of_a_model(tmp_path):
     first, second = (Run(tmp_path / name).records() for name in ("first", "second"))
     assert second[0]["accuracy"]["mean"] == first[-1]["accuracy"]["mean"]
     assert first[0]["accuracy"]["mean"] != first[-1]["accuracy"]["mean"]
+    about = [
+        json.loads((tmp_path / name / "model.json").read_text()) for name in ("first", "second")
+    ]
+    assert about[1]["trained"]["init"] == about[0]["id"]
+    shutil.rmtree(tmp_path / "first")  # it is not needed any more
+    results = train(begun, Run(tmp_path / "second"), resume=True)
+    assert "begun with" in {row["method"] for row in results["rows"]}

@@ -203,3 +203,20 @@ def test_float_orbit_ids_are_refused(codes):
 def test_one_orbit_id_per_code_is_asked_for(codes):
     with pytest.raises(ValueError, match="pass an N x N matrix and N orbit ids"):
         TripletLoss()(codes, ORBITS[:5])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_orbit_ids_of_another_length_or_kind_are_refused(codes, variant):
+    loss = TripletLoss(mining=variant)
+    for wrong in (ORBITS[:6], ORBITS[:1], torch.cat([ORBITS, ORBITS])):
+        with pytest.raises(ValueError, match="pass an N x N matrix and N orbit ids"):
+            loss(codes, wrong)
+    with pytest.raises(TypeError, match="orbit ids are integers"):
+        loss(codes, ORBITS.double())
+
+
+def test_random_mining_draws_anew_each_time(rng):
+    codes = torch.randn(40, 3, generator=rng)
+    loss = TripletLoss(margin=9.0, mining="semihard-random")
+    found = {loss(codes, torch.arange(40) // 4).item() for _ in range(6)}
+    assert len(found) > 1

@@ -58,7 +58,7 @@ def test_the_fast_engine_is_refused_where_there_is_none():
 @pytest.mark.parametrize(
     ("mining", "is_replayable"),
     [("semihard-else-farthest", True), ("batch-hard", True), ("semihard-random", False),
-     ("all", False), ("semihard", False)],
+     ("all", True), ("semihard", True)],
 )  # fmt: skip
 def test_only_what_works_on_the_device_alone_may_be_replayed(mining, is_replayable):
     for method in ("OJ", "OT", "ST"):

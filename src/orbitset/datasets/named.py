@@ -40,8 +40,9 @@ FACES = ("pie32", "pointing04")
 MANIFESTS = (".csv", ".tsv", ".parquet", ".pq")
 
 
-def load_splits(data: str, *, size_px: int | None = None) -> Splits:
-    """The splits of `mnist`, of `digits`, or of what lies at a path; plain images are brought to a size."""
+def load_splits(data: str, *, size_px: int | None = None, is_colour: bool | None = None) -> Splits:
+    """The splits of `mnist`, of `digits`, or of what lies at a path; plain images are brought to a size, and
+    their colours kept or not."""
     match data:
         case "mnist":
             return load_mnist()
@@ -53,7 +54,7 @@ def load_splits(data: str, *, size_px: int | None = None) -> Splits:
     if path.is_dir() and is_mnist_folder(path):
         return load_mnist(path, download=False)
     if is_plain(data):
-        return load_plain(data, size_px=size_px)
+        return load_plain(data, size_px=size_px, is_colour=is_colour)
     raise DataError(
         f"{path} is not data that can be read; give a folder of images or with MNIST's idx files, "
         "or a .npy or .npz file of images"

@@ -69,7 +69,7 @@ def compose_config(
             Path(source), chosen or "OJ", settings=settings, **(observed or {})
         )
     elif is_plain(source):
-        config, observed = _of_plain_images(source, chosen or "OJ", observed or {})
+        config, observed = _of_plain_images(source, chosen or "OJ", observed or {}), None
     elif Path(source).exists():
         config = _config_for_path(source, chosen or "OJ")
     else:
@@ -114,19 +114,22 @@ def _beginning_with(config: Experiment, folder: Path) -> Experiment:
             f"{'adding' if about.network.has_transformer else 'leaving out'} -STN"
         )
     init, encoder = str(folder.resolve()), about.network.encoder
+    loss = config.loss
+    if encoder.code_norm != config.encoder.code_norm:  # a margin is of one norm's distances
+        loss = replace(loss, margin=None)
     size_px, is_colour = about.input.size_px, about.input.is_colour
     if isinstance(config, ObservedExperiment):
         seen = replace(config.orbits, size_px=size_px, is_colour=is_colour)
-        return replace(config, orbits=seen, init=init, encoder=encoder)
-    orbits = replace(config.orbits, canvas_px=size_px)
-    return replace(config, orbits=orbits, init=init, encoder=encoder)
+        return replace(config, orbits=seen, init=init, encoder=encoder, loss=loss)
+    orbits = replace(config.orbits, canvas_px=size_px, is_colour=is_colour)
+    return replace(config, orbits=orbits, init=init, encoder=encoder, loss=loss)
 
 
 def described(config: Experiment) -> str:
     """What was chosen for a user's own images, in words; of a recipe nothing."""
     if isinstance(config, ObservedExperiment):
         return described_orbits(config)
-    return described_plain(config) if config.orbits.photometric is not None else ""
+    return described_plain(config) if is_plain(config.data) else ""
 
 
 def _of_videos(
@@ -147,7 +150,11 @@ def _flags(observed: Mapping[str, Any]) -> str:
 
 def computed_config(source: str, method: Method, settings: list[str]) -> ExperimentConfig:
     """A recipe or data whose orbits are computed, with settings on top."""
-    if (is_table(source) and not is_plain(source)) or is_video(source):
+    if is_plain(source):
+        raise ConfigError(
+            f"{source} has images without labels; settings are searched for by one-shot accuracy"
+        )
+    if is_table(source) or is_video(source):
         raise ConfigError(f"{source} has observed orbits; settings are searched for computed ones")
     config = compose_config(
         source,
@@ -164,17 +171,20 @@ def computed_config(source: str, method: Method, settings: list[str]) -> Experim
 
 def _config_for_path(source: str, method: Method) -> ExperimentConfig:
     splits = load_splits(_path(source))
-    size_px = max(splits.train.images.shape[-2:])
-    return affine_images(_path(source), size_px, len(splits.train), method)
+    size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None
+    num = len(splits.train)
+    return affine_images(_path(source), size_px, num, method, has_labels=has_labels)
 
 
-def _of_plain_images(
-    source: str, method: Method, observed: Mapping[str, Any]
-) -> tuple[ExperimentConfig, dict[str, Any]]:
-    """The experiment, and what was said of orbits that plain images do not have."""
+def _of_plain_images(source: str, method: Method, observed: Mapping[str, Any]) -> ExperimentConfig:
     rest = dict(observed)
     train = load_plain(_path(source), on_problem=rest.pop("on_problem", "skip")).train
-    return plain_images(_path(source), train.images.shape[-1], len(train), method), rest
+    if rest:
+        raise ConfigError(
+            f"{_flags(rest)} describe orbits, and {source} has no sub-folders: every image there is an orbit"
+        )
+    num, channels, _, size_px = train.images.shape
+    return plain_images(_path(source), size_px, num, method, is_colour=channels == 3)
 
 
 def _path(source: str) -> str:

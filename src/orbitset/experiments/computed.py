@@ -74,6 +74,8 @@ class ComputedTask:
         asked = self.config.evaluation
         seed = stable_seed("validation", asked.seed)
         validation = _orbits(self.config, self.splits.validation.to(device), "fixed", seed)
+        if self.config.orbits.members < 2:
+            return {}
         sides = {"va": validation, "te": self.test}
         return {
             side: FindingTask(orbits, queries=asked.test_images, seed=asked.seed)
@@ -83,6 +85,10 @@ class ComputedTask:
     def _found(self, encode: Encode) -> dict[str, Any]:
         scores = {side: [task.score(encode)] for side, task in self._finding.items()}
         return {"mean": scores["te"][0], "sd": None, "n": 1, "repeated": "runs", **scores}
+
+    def best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
+        """The evaluation after which most validation images were found, the first of several."""
+        return max(records[0 if self.config.init else 1 :] or records, key=self.criterion)
 
     def criterion(self, record: dict[str, Any]) -> float:
         """By which the weights that are kept are chosen."""
@@ -117,13 +123,11 @@ class ComputedTask:
             for metric, pixels in self.one_shot.scores(raw_pixels).items():
                 name = MEASURES[metric]
                 rows.append(row("pixels", name, pixels.summary()))
-                rows.append(row("untrained", name, without_splits(records[0][name])))
+                rows.append(row(config.start, name, without_splits(records[0][name])))
                 rows.append(row(config.method, name, without_splits(records[-1][name])))
-        last = records[-1]
-        if config.keeps_best:
-            last = max(records[1:] or records, key=self.criterion)
-        if self._finding:
-            found = {"pixels": self._found(raw_pixels), "untrained": records[0]["top1"]}
+        last = self.best(records) if config.keeps_best else records[-1]
+        if self._finding and "top1" in records[0]:  # which earlier versions did not measure
+            found = {"pixels": self._found(raw_pixels), config.start: records[0]["top1"]}
             found[config.method] = last["top1"]
             rows += [row(name, "top1", without_splits(each)) for name, each in found.items()]
         for name in ("invariance", "selectivity") if config.uses_margin else ():
@@ -139,7 +143,8 @@ class ComputedTask:
 
 def load_data(config: ExperimentConfig) -> Splits:
     """The images an experiment may look at: the test images only if it is evaluated on them."""
-    splits = load_splits(config.data, size_px=config.orbits.canvas_px)
+    orbits = config.orbits
+    splits = load_splits(config.data, size_px=orbits.canvas_px, is_colour=orbits.is_colour)
     return splits if config.evaluation.on == "test" else splits.without_test()
 
 

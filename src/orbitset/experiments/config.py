@@ -135,6 +135,11 @@ class MethodConfig:
                 return 0.2
 
     @property
+    def start(self) -> str:
+        """What the network before training is called in tables."""
+        return "untrained" if self.init is None else "begun with"
+
+    @property
     def keeps_weights(self) -> bool:
         return True
 

@@ -61,6 +61,7 @@ def describe_model(
             method=config.method,
             seed=config.seed,
             images=records[-1]["images"],
+            init=environment.get("init"),
             commit=environment["commit"],
             versions=environment["versions"],
             scores=_means(rows, config.method),

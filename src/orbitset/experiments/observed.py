@@ -181,7 +181,7 @@ class ObservedTask:
 
     def best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
         """The evaluation after which validation images were found best, the first of several."""
-        return max(records[1:] or records, key=self.criterion)
+        return max(records[0 if self.config.init else 1 :] or records, key=self.criterion)
 
     def criterion(self, record: dict[str, Any]) -> float:
         found: float = record["top1"]["va"][0]
@@ -197,7 +197,7 @@ class ObservedTask:
         for name in MEASURES:
             more = unanswerable if name == "top1" else {}
             rows.append(row("pixels", name, without_splits(pixels[name]), **more))
-            rows.append(row("untrained", name, without_splits(records[0][name]), **more))
+            rows.append(row(self.config.start, name, without_splits(records[0][name]), **more))
             rows.append(row(self.config.method, name, without_splits(chosen[name]), **more))
             if "va" in self.sides and len(records) > 1:
                 best = max(records[1:], key=lambda record: record[name]["va"][0])

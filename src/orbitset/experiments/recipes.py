@@ -15,6 +15,9 @@ from orbitset.orbits.computed import OrbitConfig
 from orbitset.orbits.photometric import PhotometricRanges
 from orbitset.training.fit import TrainConfig
 
+_SINGLE = LossConfig(discriminate_weight=30.0, margin_fraction=0.4)
+"""To find single images the discriminate term weighs much (docs/log.md)."""
+
 
 def affine_digits(method: Method = "OJ") -> ExperimentConfig:
     """The same on the embedded digits, sized for two CPU cores."""
@@ -35,11 +38,20 @@ def affine_digits(method: Method = "OJ") -> ExperimentConfig:
 
 
 def affine_images(
-    path: str, size_px: int, num_train: int, method: Method = "OJ"
+    path: str, size_px: int, num_train: int, method: Method = "OJ", *, has_labels: bool = True
 ) -> ExperimentConfig:
-    """Affine orbits of a user's own images, in the paper's proportions to their size."""
+    """Affine orbits of a user's own images, in the paper's proportions to their size. Without labels it is
+    single images that are to be told apart."""
     canvas_px = -(-round(size_px * 64 / 28) // 16) * 16
     base = affine_mnist(method)
+    if not has_labels:
+        base = replace(
+            base,
+            encoder=replace(base.encoder, code_norm="sphere"),
+            loss=_SINGLE,
+            orbits=replace(base.orbits, orbits_per_batch=64, members_per_batch=4),
+            train=replace(base.train, learning_rate=3e-3, keep="best"),
+        )
     orbits = replace(
         base.orbits,
         canvas_px=canvas_px,
@@ -54,11 +66,10 @@ _SHOWN, _MOST_EPOCHS = 100_000, 20
 
 
 def plain_images(
-    path: str, size_px: int, num_train: int, method: Method = "OJ"
+    path: str, size_px: int, num_train: int, method: Method = "OJ", *, is_colour: bool = True
 ) -> ExperimentConfig:
     """Photographs that each show a thing of their own: members of an orbit differ a little in position and
-    turn, and in crop, light, colour and focus, drawn anew each time. The discriminate term weighs much, since
-    it is single images that are to be found (docs/log.md)."""
+    turn, and in crop, light, colour and focus, drawn anew each time."""
     members = 8
     return ExperimentConfig(
         name=Path(path).name,
@@ -78,15 +89,17 @@ def plain_images(
                 translation_px=round(0.05 * size_px, 2),
             ),
             photometric=PhotometricRanges(),
+            is_colour=is_colour,
         ),
         encoder=EncoderConfig(code_size=256, code_norm="sphere"),
-        loss=LossConfig(discriminate_weight=30.0, margin_fraction=0.4),
+        loss=_SINGLE,
         train=TrainConfig(
             epochs=min(_MOST_EPOCHS, _SHOWN / (num_train * members)),
             learning_rate=3e-3,
             evaluations=8,
             keep="best",
         ),
+        evaluation=EvalConfig(test_images=2_000),
     )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from orbitset.experiments.observed import ObservedTask
 from orbitset.files import write_atomically
 from orbitset.losses.methods import build_loss
 from orbitset.models import load_model_folder
+from orbitset.models.folder import read_description
 from orbitset.orbits.batches import OrbitBatches
 from orbitset.runs import Run
 from orbitset.seeds import stable_seed
@@ -84,7 +86,7 @@ def train(
     task = build_task(config, device, progress)
     batches = task.batches
     model = build_model(config, task)
-    if config.init is not None:
+    if config.init is not None and not (resume and run.exists):
         _begin_with(model, config.init)
     model = model.to(device)
     loss = _seeded(
@@ -144,12 +146,16 @@ def train(
 def _evaluation(
     task: ComputedTask | ObservedTask, run: Run
 ) -> Callable[[nn.Module], dict[str, Any]]:
-    """Evaluates, and keeps the weights if no evaluation was better; the one before training is not one."""
+    """Evaluates, and keeps the weights if no evaluation was better; the one before training is one only if it
+    is of a model that was begun with."""
+    is_begun = task.config.init is not None
 
     def evaluate(model: nn.Module) -> dict[str, Any]:
         found = task.evaluate(model)
-        earlier = run.records()[1:]
-        if run.records() and all(task.criterion(found) > task.criterion(one) for one in earlier):
+        earlier = run.records()[0 if is_begun else 1 :]
+        if (run.records() or is_begun) and all(
+            task.criterion(found) > task.criterion(one) for one in earlier
+        ):
             save_model(run.best_weights, model, {})
         return found
 
@@ -174,13 +180,15 @@ def _is_finished(
     config: Experiment, run: Run, *, resume: bool, overwrite: bool, device: str
 ) -> bool:
     """Make the folder ready to be trained into; whether there is nothing left to do."""
+    init = None
     if not (resume and run.exists):
         run.create(to_dict(config), overwrite=overwrite)
+        init = None if config.init is None else read_description(Path(config.init)).id
     else:
         _check_same(config, run)
         if run.is_finished or (run.has_results and not config.keeps_weights):
             return True
-    run.note_environment(device=device, seed=config.seed)
+    run.note_environment(device=device, seed=config.seed, init=init)
     return False
 
 

@@ -20,6 +20,8 @@ from orbitset.precision import Precision, in_bfloat16
 from orbitset.seeds import stream
 
 _ENCODE_BATCH = 500
+_MOST_SHOWN = 2_000
+"""Images among which one is to be found"""
 _CURVE_ORBITS, _CURVE_MEMBERS = 150, 8
 
 Encode = Callable[[Tensor], Tensor]
@@ -85,24 +87,26 @@ class OneShotTask:
 
 
 class FindingTask:
-    """Images without labels: each is to be found, among all, by a changed one of it."""
+    """Images without labels: each is to be found by a changed one of it, among all or a few thousand."""
 
     def __init__(self, orbits: AffineOrbits, *, queries: int, seed: int) -> None:
-        self.orbits = orbits
+        self.orbits, self.num_shown = orbits, min(len(orbits), _MOST_SHOWN)
         orbit, member = _choose(orbits, len(orbits) * orbits.num_members, seed)
-        changed = (member > 0).nonzero().squeeze(1)[:queries]
-        self.query_orbit, self.query_member = orbit[changed], member[changed]
+        asked = ((member > 0) & (orbit < self.num_shown)).nonzero().squeeze(1)[:queries]
+        self.query_orbit, self.query_member = orbit[asked], member[asked]
 
     def score(self, encode: Encode) -> float:
         """The share of queries whose nearest canonical image is their own."""
-        every = torch.arange(len(self.orbits), device=self.orbits.device)
-        gallery = encode_members(encode, self.orbits, every, torch.zeros_like(every))
-        queries = encode_members(encode, self.orbits, self.query_orbit, self.query_member)
+        every = torch.arange(self.num_shown, device=self.orbits.device)
+        gallery = encode_members(encode, self.orbits, every, torch.zeros_like(every)).double()
         right = 0
-        for codes, orbit in zip(
-            queries.split(_ENCODE_BATCH), self.query_orbit.split(_ENCODE_BATCH), strict=True
+        for orbit, member in zip(
+            self.query_orbit.split(_ENCODE_BATCH),
+            self.query_member.split(_ENCODE_BATCH),
+            strict=True,
         ):
-            nearest = distance_matrix(codes.double(), gallery.double()).argmin(1)
+            codes = encode(self.orbits.members(orbit, member))
+            nearest = distance_matrix(codes.double(), gallery).argmin(1)
             right += int((nearest == orbit).sum())
         return right / max(1, len(self.query_orbit))
 

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -95,6 +96,7 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
 
 def _work(sender: Connection, config: Experiment, path: Path, device: str) -> None:
     """What a process does: train, and send the error if there was one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:
@@ -107,15 +109,14 @@ def _work(sender: Connection, config: Experiment, path: Path, device: str) -> No
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """What a process inherits from its first moment: Ctrl-C is for the parent, which ends its processes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """What a process inherits from its first moment: Ctrl-C is for the parent, which ends its processes. The
+    parent hears a Ctrl-C that came meanwhile afterwards."""
+    resource_tracker.ensure_running()  # which would hear it again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:

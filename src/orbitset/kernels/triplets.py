@@ -128,10 +128,10 @@ class TripletTerms(torch.autograd.Function):
                 ctypes.c_int(num),
                 pointer(weights, torch.int64, device),
             )
-        return weighted_gradient(codes, weights, grad), *(None,) * 6
+        return gradient_by_counts(codes, weights, grad), *(None,) * 6
 
 
-def weighted_gradient(codes_ND: Tensor, weights_NN: Tensor, grad: Tensor) -> Tensor:
+def gradient_by_counts(codes_ND: Tensor, weights_NN: Tensor, grad: Tensor) -> Tensor:
     """Of the sum of weights times distances; weights are whole numbers, as the kernels count them."""
     num, device = len(codes_ND), codes_ND.device
     laplacian = torch.empty(num, num, device=device)

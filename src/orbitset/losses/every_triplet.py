@@ -16,7 +16,7 @@ from torch import Tensor
 
 from orbitset import kernels
 from orbitset.losses.distances import distance_matrix, weighted_gradient
-from orbitset.losses.mining import SCAN_LIMIT, positives
+from orbitset.losses.mining import SCAN_LIMIT, check_orbits, positives
 
 _SORTED, _SCANNED = 2**20, 2**16
 """Numbers of the matrix at a time: what bounds the memory, and what stays in a core's cache"""
@@ -43,6 +43,7 @@ class _EveryTriplet(torch.autograd.Function):
         ctx: Any, codes_ND: Tensor, orbit_N: Tensor, margin: float, is_semihard: bool
     ) -> tuple[Tensor, Tensor]:
         distance_NN = distance_matrix(codes_ND.double())
+        check_orbits(distance_NN, orbit_N)
         ctx.by_kernels = not is_semihard and codes_ND.dtype == torch.float32
         ctx.by_kernels = ctx.by_kernels and kernels.serve(distance_NN, orbit_N)
         if ctx.by_kernels:
@@ -65,7 +66,7 @@ class _EveryTriplet(torch.autograd.Function):
         if ctx.by_kernels:
             from orbitset.kernels import triplets as fast
 
-            return fast.weighted_gradient(codes_ND, weights_NN, grad), None, None, None
+            return fast.gradient_by_counts(codes_ND, weights_NN, grad), None, None, None
         return weighted_gradient(codes_ND, grad * weights_NN.to(codes_ND.dtype)), None, None, None
 
 

@@ -165,6 +165,12 @@ def check_variant(variant: str) -> None:
 
 def _check(distance_NN: Tensor, orbit_N: Tensor, variant: str, max_members: int | None) -> None:
     check_variant(variant)
+    check_orbits(distance_NN, orbit_N)
+    if max_members is not None and max_members < 1:
+        raise ValueError(f"max_members is {max_members}; give at least 1, or None for no promise")
+
+
+def check_orbits(distance_NN: Tensor, orbit_N: Tensor) -> None:
     if orbit_N.ndim != 1 or distance_NN.shape != (len(orbit_N), len(orbit_N)):
         raise ValueError(
             f"distance_NN has shape {tuple(distance_NN.shape)} and orbit_N {tuple(orbit_N.shape)}; "
@@ -172,8 +178,6 @@ def _check(distance_NN: Tensor, orbit_N: Tensor, variant: str, max_members: int 
         )
     if orbit_N.is_floating_point() or orbit_N.is_complex() or orbit_N.dtype == torch.bool:
         raise TypeError(f"orbit_N has dtype {orbit_N.dtype}; orbit ids are integers")
-    if max_members is not None and max_members < 1:
-        raise ValueError(f"max_members is {max_members}; give at least 1, or None for no promise")
 
 
 def positives(orbit_N: Tensor, max_members: int | None) -> tuple[Tensor, Tensor, Tensor]:

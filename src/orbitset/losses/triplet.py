@@ -65,15 +65,18 @@ def mined_terms(
     margin: float,
     reduction: Reduction = "mean",
     max_members: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`triplet_terms` of the triplets that are mined; the seed is for what a variant draws at random."""
+    """`triplet_terms` of the triplets that are mined; the seed is for what a variant draws at random, without
+    one from torch's own generator."""
     if mining in ("all", "semihard"):
         loss, active = every_triplet_terms(
             codes_ND, orbit_N, margin=margin, is_semihard=mining == "semihard"
         )
         return _reduced(loss, codes_ND, reduction), active
-    generator = torch.Generator().manual_seed(seed) if mining == "semihard-random" else None
+    generator = None
+    if mining == "semihard-random" and seed is not None:
+        generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         exact_NN = None
         if orbit_N.device.type == "cpu" and len(orbit_N) > 0:
@@ -146,7 +149,7 @@ class TripletLoss(nn.Module):
     """`triplet_loss` with its mining, called as loss(codes, orbits) or loss(codes, orbits, triplets).
 
     The triplets may come from any miner that gives (anchor, positive, negative) rows. On a GPU, say with
-    `max_members` how many rows an orbit can have: less is computed then.
+    `max_members` how many rows an orbit can have: with one negative for a pair less is computed then.
 
     >>> codes = torch.randn(6, 4, requires_grad=True)
     >>> TripletLoss(margin=0.5)(codes, torch.tensor([0, 0, 1, 1, 2, 2])).backward()

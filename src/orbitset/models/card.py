@@ -27,7 +27,7 @@ def describe_card(about: Description) -> str:
         f"- **Gives** codes of {encoder.code_size} numbers, compared by squared Euclidean distance, and the "
         "rectified image: what was shown, in its canonical pose",
         f"- **Learned from** {trained.data}, method {trained.method}, {trained.images:,} images shown, "
-        f"seed {trained.seed}",
+        f"seed {trained.seed}" + (f", begun with model {trained.init}" if trained.init else ""),
         f"- **Id** {about.id}",
         "",
         "```python",

@@ -93,6 +93,8 @@ class Trained:
     seed: int
     images: int
     """Shown in training"""
+    init: str | None = None
+    """The id of the model whose weights were begun with"""
     commit: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)

@@ -38,6 +38,8 @@ class OrbitConfig:
     affine: AffineRanges = field(default_factory=AffineRanges)
     photometric: PhotometricRanges | None = None
     """If given, members differ in crop, light, colour and focus too"""
+    is_colour: bool | None = None
+    """Of plain images: whether colours are kept; null: if there are any"""
 
     def __post_init__(self) -> None:
         check_choice("orbits.mode", self.mode, get_args(Mode))

@@ -71,7 +71,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     """The first cell of a row is the method it is about."""
     lines = []
     for cells in rows:
-        kind = ' class="baseline"' if cells[0] in ("pixels", "untrained") else ""
+        kind = ' class="baseline"' if cells[0] in ("pixels", "untrained", "begun with") else ""
         first, *rest = map(html.escape, cells)
         body = "".join(f"<td>{cell}</td>" for cell in rest)
         lines.append(f'<tr{kind}><td class="method">{first}</td>{body}</tr>')

@@ -46,7 +46,7 @@ _LATEX = str.maketrans(
 def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Baselines first, then the methods as they came, one metric after the other."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
-    first = {"pixels": 0, "untrained": 1}
+    first = {"pixels": 0, "untrained": 1, "begun with": 1}
     return sorted(rows, key=lambda r: (metrics.index(r["metric"]), first.get(r["method"], 2)))
 
 

@@ -115,21 +115,31 @@ class StoredCodes:
         row_QK = np.empty((len(query_QD), k), np.int64)
         distance_QK = np.empty((len(query_QD), k))
         asked = min(k + _MORE, len(self) - len(dead_N)) if self.is_exact else k
-        for part in chunks(len(query_QD), asked * self.code_size):
-            query = query_QD[part]
-            row_QK[part], distance_QK[part], is_sure_Q = self._propose(query, k, asked, dead_N)
-            if not is_sure_Q.all():
-                place = np.flatnonzero(~is_sure_Q) + part.start
-                row_QK[place], distance_QK[place] = self._scan(query_QD[place], k, dead_N)
-        return row_QK, distance_QK
-
-    def _propose(
-        self, query_QD: np.ndarray, k: int, asked: int, dead_N: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What FAISS finds, compared exactly; and for which queries nothing else can be meant."""
         # faiss.contrib.torch_utils, which other libraries load, puts a search without parameters in its place
         search = getattr(self._faiss, "search_numpy", self._faiss.search)
-        rough_QC, row_QC = search(query_QD, asked, params=self._parameters(k, dead_N))
+        for many in chunks(len(query_QD), 2 * asked):  # FAISS is fastest with many queries
+            rough = search(query_QD[many], asked, params=self._parameters(k, dead_N))
+            for few in chunks(many.stop - many.start, asked * self.code_size):
+                part = slice(many.start + few.start, many.start + few.stop)
+                proposed = (each[few] for each in rough)
+                row_QK[part], distance_QK[part], is_sure_Q = self._compare(
+                    query_QD[part], *proposed, k, dead_N
+                )
+                if not is_sure_Q.all():
+                    place = np.flatnonzero(~is_sure_Q) + part.start
+                    row_QK[place], distance_QK[place] = self._scan(query_QD[place], k, dead_N)
+        return row_QK, distance_QK
+
+    def _compare(
+        self,
+        query_QD: np.ndarray,
+        rough_QC: np.ndarray,
+        row_QC: np.ndarray,
+        k: int,
+        dead_N: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What FAISS found, compared exactly; and for which queries nothing else can be meant."""
+        asked = row_QC.shape[1]
         is_found_QC = row_QC >= 0
         place_Q, place_C = is_found_QC.nonzero()
         exact_QC = np.full(row_QC.shape, np.inf)
