@@ -118,12 +118,11 @@ class StoredCodes:
         # faiss.contrib.torch_utils, which other libraries load, puts a search without parameters in its place
         search = getattr(self._faiss, "search_numpy", self._faiss.search)
         for many in chunks(len(query_QD), 2 * asked):  # FAISS is fastest with many queries
-            rough = search(query_QD[many], asked, params=self._parameters(k, dead_N))
+            rough_QC, found_QC = search(query_QD[many], asked, params=self._parameters(k, dead_N))
             for few in chunks(many.stop - many.start, asked * self.code_size):
                 part = slice(many.start + few.start, many.start + few.stop)
-                proposed = (each[few] for each in rough)
                 row_QK[part], distance_QK[part], is_sure_Q = self._compare(
-                    query_QD[part], *proposed, k, dead_N
+                    query_QD[part], rough_QC[few], found_QC[few], k, dead_N
                 )
                 if not is_sure_Q.all():
                     place = np.flatnonzero(~is_sure_Q) + part.start
