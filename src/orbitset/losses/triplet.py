@@ -12,7 +12,14 @@ from orbitset import kernels
 from orbitset.errors import check_choice
 from orbitset.losses.distances import are_few, distance_matrix, paired_distances
 from orbitset.losses.every_triplet import every_triplet_terms
-from orbitset.losses.mining import FIXED_SHAPE, Triplets, Variant, check_variant, mine
+from orbitset.losses.mining import (
+    FIXED_SHAPE,
+    SCAN_LIMIT,
+    Triplets,
+    Variant,
+    check_variant,
+    mine,
+)
 
 Reduction = Literal["mean", "sum"]
 REPLAYABLE = FIXED_SHAPE | {"all", "semihard"}
@@ -69,7 +76,12 @@ def mined_terms(
 ) -> tuple[Tensor, Tensor]:
     """`triplet_terms` of the triplets that are mined; the seed is for what a variant draws at random, without
     one from torch's own generator."""
-    if mining in ("all", "semihard"):
+    is_cpu = orbit_N.device.type == "cpu"
+    if is_cpu and len(orbit_N) > 0:
+        max_members = max_members or int(orbit_N.unique(return_counts=True)[1].max())
+    # of many positives few negatives are semi-hard: listing those is cheaper than sorting all
+    is_listed = mining == "semihard" and is_cpu and (max_members or 1) - 1 > SCAN_LIMIT
+    if mining in ("all", "semihard") and not is_listed:
         loss, active = every_triplet_terms(
             codes_ND, orbit_N, margin=margin, is_semihard=mining == "semihard"
         )
@@ -79,10 +91,9 @@ def mined_terms(
         generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         exact_NN = None
-        if orbit_N.device.type == "cpu" and len(orbit_N) > 0:
-            max_members = max_members or int(orbit_N.unique(return_counts=True)[1].max())
-            pairs = 2 * len(orbit_N) * (max_members - 1)
-            if mining != "batch-hard" and not are_few(pairs, len(orbit_N)):
+        if is_cpu and mining not in ("batch-hard", "semihard"):
+            pairs = 2 * len(orbit_N) * ((max_members or 1) - 1)
+            if not are_few(pairs, len(orbit_N)):
                 exact_NN = distance_matrix(codes_ND.double())
         triplets, valid = mine(
             distance_matrix(codes_ND) if exact_NN is None else exact_NN.to(codes_ND.dtype),
