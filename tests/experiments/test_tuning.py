@@ -90,8 +90,8 @@ def test_only_the_records_of_a_trial_are_kept(search):
 
 
 def test_no_test_image_is_needed(tmp_path, monkeypatch):
-    def without_any(data):
-        return replace(load_splits(data), test=None)
+    def without_any(data, **options):
+        return replace(load_splits(data, **options), test=None)
 
     monkeypatch.setattr("orbitset.experiments.computed.load_splits", without_any)
     with pytest.raises(AttributeError):
