@@ -64,12 +64,12 @@ def compose_config(
         raise ConfigError(f"{name} is an experiment of its own", hint=f"orbitset reproduce {name}")
     elif is_video(source):
         config = _of_videos(source, chosen or "OJ", settings, observed or {})
-    elif is_table(source) and not is_plain(source):
+    elif is_plain(source):
+        config, observed = _of_plain_images(source, chosen or "OJ", observed or {}), None
+    elif is_table(source):
         config = observed_images(
             Path(source), chosen or "OJ", settings=settings, **(observed or {})
         )
-    elif is_plain(source):
-        config, observed = _of_plain_images(source, chosen or "OJ", observed or {}), None
     elif Path(source).exists():
         config = _config_for_path(source, chosen or "OJ")
     else:

@@ -13,7 +13,7 @@ from orbitset.evaluation.early_stopping import orbit_splits
 from orbitset.evaluation.labelled import Metric
 from orbitset.experiments.arrays import figure_arrays
 from orbitset.experiments.config import ExperimentConfig
-from orbitset.experiments.rows import row, without_splits
+from orbitset.experiments.rows import best, row, without_splits
 from orbitset.experiments.task import (
     Encode,
     FindingTask,
@@ -72,10 +72,15 @@ class ComputedTask:
     def _build_finding(self, device: str) -> dict[str, FindingTask]:
         """To stop by, and to test with."""
         asked = self.config.evaluation
+        if self.config.orbits.members < 2:
+            if self.config.keeps_best:
+                raise ConfigError(
+                    "train.keep is best, which is told by finding images by their other members, and "
+                    f"orbits.members is {self.config.orbits.members}; set train.keep=last"
+                )
+            return {}
         seed = stable_seed("validation", asked.seed)
         validation = _orbits(self.config, self.splits.validation.to(device), "fixed", seed)
-        if self.config.orbits.members < 2:
-            return {}
         sides = {"va": validation, "te": self.test}
         return {
             side: FindingTask(orbits, queries=asked.test_images, seed=asked.seed)
@@ -85,15 +90,6 @@ class ComputedTask:
     def _found(self, encode: Encode) -> dict[str, Any]:
         scores = {side: [task.score(encode)] for side, task in self._finding.items()}
         return {"mean": scores["te"][0], "sd": None, "n": 1, "repeated": "runs", **scores}
-
-    def best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
-        """The evaluation after which most validation images were found, the first of several."""
-        return max(records[0 if self.config.init else 1 :] or records, key=self.criterion)
-
-    def criterion(self, record: dict[str, Any]) -> float:
-        """By which the weights that are kept are chosen."""
-        found: float = record["top1"]["va"][0]
-        return found
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         """What a record of metrics.jsonl says."""
@@ -125,7 +121,8 @@ class ComputedTask:
                 rows.append(row("pixels", name, pixels.summary()))
                 rows.append(row(config.start, name, without_splits(records[0][name])))
                 rows.append(row(config.method, name, without_splits(records[-1][name])))
-        last = self.best(records) if config.keeps_best else records[-1]
+        is_begun = config.init is not None
+        last = best(records, is_begun=is_begun) if config.keeps_best else records[-1]
         if self._finding and "top1" in records[0]:  # which earlier versions did not measure
             found = {"pixels": self._found(raw_pixels), config.start: records[0]["top1"]}
             found[config.method] = last["top1"]

@@ -24,7 +24,7 @@ from orbitset.evaluation.retrieval import Retrieval, retrieve
 from orbitset.evaluation.verification import verify
 from orbitset.experiments.arrays import to_uint8, tsne_points
 from orbitset.experiments.config import ObservedExperiment, VideoConfig
-from orbitset.experiments.rows import row, without_splits
+from orbitset.experiments.rows import best, row, without_splits
 from orbitset.experiments.task import Encode, encoding_with, raw_pixels
 from orbitset.orbits.batches import OrbitBatches
 from orbitset.orbits.observed import ObservedOrbits, choose_targets, group_orbits
@@ -179,20 +179,13 @@ class ObservedTask:
     def _shown(self, images: Tensor) -> Tensor:
         return images.to(self.device).float().div_(255)
 
-    def best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
-        """The evaluation after which validation images were found best, the first of several."""
-        return max(records[0 if self.config.init else 1 :] or records, key=self.criterion)
-
-    def criterion(self, record: dict[str, Any]) -> float:
-        found: float = record["top1"]["va"][0]
-        return found
-
     def rows(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Raw pixels, the encoder before training, and the encoder after it; with validation images also
         where these would have stopped it."""
         pixels = self._scores(raw_pixels)
         unanswerable = {"unanswerable": pixels.get("unanswerable", 0)}
-        chosen = self.best(records) if self.config.keeps_best else records[-1]
+        is_begun = self.config.init is not None
+        chosen = best(records, is_begun=is_begun) if self.config.keeps_best else records[-1]
         rows = []
         for name in MEASURES:
             more = unanswerable if name == "top1" else {}
@@ -200,8 +193,8 @@ class ObservedTask:
             rows.append(row(self.config.start, name, without_splits(records[0][name]), **more))
             rows.append(row(self.config.method, name, without_splits(chosen[name]), **more))
             if "va" in self.sides and len(records) > 1:
-                best = max(records[1:], key=lambda record: record[name]["va"][0])
-                summary = without_splits(best[name]) | {"epoch": best["epoch"]}
+                stopped = max(records[1:], key=lambda record: record[name]["va"][0])
+                summary = without_splits(stopped[name]) | {"epoch": stopped["epoch"]}
                 rows.append(row(self.config.method, f"{name}_stopped", summary, **more))
         return rows
 

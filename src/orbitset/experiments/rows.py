@@ -23,6 +23,22 @@ def row(method: str, metric: str, summary: dict[str, Any], **more: Any) -> dict[
     }
 
 
+def criterion(record: dict[str, Any]) -> float:
+    """By which the weights that are kept are chosen: how many validation images were found."""
+    found: float = record["top1"]["va"][0]
+    return found
+
+
+def eligible(records: list[dict[str, Any]], *, is_begun: bool) -> list[dict[str, Any]]:
+    """The evaluations that may be the best: the one before training only of a model that was begun with."""
+    return records if is_begun else records[1:]
+
+
+def best(records: list[dict[str, Any]], *, is_begun: bool) -> dict[str, Any]:
+    """The evaluation after which most validation images were found, the first of several."""
+    return max(eligible(records, is_begun=is_begun) or records, key=criterion)
+
+
 def without_splits(summary: dict[str, Any]) -> dict[str, Any]:
     """What a record says of all test images, without the scores by split."""
     return {name: value for name, value in summary.items() if name not in ("va", "te")}

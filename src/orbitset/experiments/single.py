@@ -19,6 +19,7 @@ from orbitset.experiments.config import (
 )
 from orbitset.experiments.kept import describe_model
 from orbitset.experiments.observed import ObservedTask
+from orbitset.experiments.rows import criterion, eligible
 from orbitset.files import write_atomically
 from orbitset.losses.methods import build_loss
 from orbitset.models import load_model_folder
@@ -152,10 +153,8 @@ def _evaluation(
 
     def evaluate(model: nn.Module) -> dict[str, Any]:
         found = task.evaluate(model)
-        earlier = run.records()[0 if is_begun else 1 :]
-        if (run.records() or is_begun) and all(
-            task.criterion(found) > task.criterion(one) for one in earlier
-        ):
+        records = eligible([*run.records(), found], is_begun=is_begun)
+        if records and all(criterion(found) > criterion(one) for one in records[:-1]):
             save_model(run.best_weights, model, {})
         return found
 

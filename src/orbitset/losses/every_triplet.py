@@ -44,8 +44,8 @@ class _EveryTriplet(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         distance_NN = distance_matrix(codes_ND.double())
         check_orbits(distance_NN, orbit_N)
-        ctx.by_kernels = not is_semihard and codes_ND.dtype == torch.float32
-        ctx.by_kernels = ctx.by_kernels and kernels.serve(distance_NN, orbit_N)
+        is_plain = not is_semihard and codes_ND.dtype == torch.float32
+        ctx.by_kernels = is_plain and kernels.serve(distance_NN, orbit_N)
         if ctx.by_kernels:
             from orbitset.kernels import triplets as fast
 
