@@ -320,7 +320,8 @@ def test_both_engines_give_the_same_losses_within_rounding(method):
         pairs.append((fast(step)["loss"].clone(), reference(step)["loss"].clone()))
     found, expected = (torch.stack(losses) for losses in zip(*pairs, strict=True))
     assert sum(recorded is not None for recorded in fast._recorded.values()) >= 2
-    torch.testing.assert_close(found, expected, rtol=2e-2, atol=0)
+    # a hinge is the little that is left of two distances, whose rounding does not shrink with it
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-3 * expected[0].item())
     means, steps = monitor.state
     assert steps == 40
     assert means["loss"] / 40 == pytest.approx(found.mean().item(), rel=1e-4)

@@ -251,11 +251,21 @@ def test_a_table_can_be_had_before_all_seeds_are_done(copied):
     row = next(row for row in results["rows"] if row["method"] == "OJ")
     assert row["seeds"] == 1 and row["seeds_low"] is None
     assert row["cut_down"] == (
-        "cut down: tiny; unfinished: 1 of 2 seeds, 1 of 2 points of the curve over weights"
+        "cut down: tiny; unfinished: 1 of 2 seeds; 1 of 2 points of the curve over weights"
     )
     assert [point["ratio"] for point in results["ratios"]] == [1.0]
     page = write_report(copied, results).read_text()
     assert "unfinished: 1 of 2 seeds" in page
+
+
+def test_a_table_can_be_had_before_a_variant_is_done(copied):
+    shutil.rmtree(copied / "OJ-as-printed/seed-1")
+    results = summarise(copied, stored_study(copied))
+    rows = {row["method"]: row for row in results["rows"]}
+    assert "OJ, as printed" not in rows and rows["OJ"]["seeds"] == 2
+    assert rows["OJ"]["cut_down"] == "cut down: tiny; unfinished: without OJ, as printed"
+    page = write_report(copied, results).read_text()
+    assert "unfinished: without OJ, as printed" in page and "OJ, as printed, conf" not in page
 
 
 def test_runs_of_different_kinds_are_told_on_the_page(copied):

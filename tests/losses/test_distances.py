@@ -162,8 +162,8 @@ def test_paired_distances_of_identical_codes_have_zero_gradient():
 
 
 def test_paired_distances_in_several_chunks_equal_the_naive_formula(rng):
-    codes = torch.randn(4, 2**16, generator=rng, requires_grad=True)  # 32 MiB hold 128 such rows
-    left, right = torch.randint(4, (2, 300), generator=rng)
+    codes = torch.randn(140, 2**12, generator=rng, requires_grad=True)  # 1 MiB holds 64 such rows
+    left, right = torch.randint(140, (2, 300), generator=rng)
     distances = paired_distances(codes, left, right)
     assert torch.equal(distances, naive_paired(codes, left, right))
     (ours,) = torch.autograd.grad(distances.sum(), codes)

@@ -43,6 +43,7 @@ _PAIRS = (("OJ", "OE"), ("OJ", "EX"), ("OJ", "OT"), ("OT-STN", "OT"), ("ST-STN",
 def summarise(run: Run, study: Study) -> dict[str, Any]:
     """What results.json holds: of the seeds that are complete, and then marked as unfinished."""
     seeds = _complete_seeds(run, study)
+    labels = [label for label in study.labels if _is_complete(run, study, label, seeds)]
     first = study.lines_of(study.labels[0])
     is_observed = isinstance(first[0].config, ObservedExperiment)
     measures = OBSERVED_MEASURES if is_observed else tuple(MEASURES.values())
@@ -53,9 +54,7 @@ def summarise(run: Run, study: Study) -> dict[str, Any]:
         baselines = [Run(run / line.path(seeds[0])) for line in first]
         rows += _baselines(baselines, measure)
         for suffix in _suffixes(first):
-            scores = {
-                label: _scores(run, study, label, seeds, measure, suffix) for label in study.labels
-            }
+            scores = {label: _scores(run, study, label, seeds, measure, suffix) for label in labels}
             found_tests = _tests(scores, _tested_share(first[0]))
             tests += [{"metric": measure + suffix, **test} for test in found_tests]
             pairs = over_seeds(scores, _PAIRS)
@@ -133,14 +132,14 @@ def _curves(
 
 
 def _complete_seeds(run: Run, study: Study) -> list[int]:
-    """Those with which every line of the table was trained; an error if there is none, or another's run."""
-    table = [line for line in study.lines if line.is_in_table]
+    """Those with which every method was trained; an error if there is none, or another's run."""
+    methods = [line for line in study.lines if line.role == "method"]
     for line, seed in study.runs():
         study.check(line, seed, Run(run / line.path(seed)))
     complete = [
         seed
         for seed in study.seeds
-        if all(Run(run / line.path(seed)).has_results for line in table)
+        if all(Run(run / line.path(seed)).has_results for line in methods)
     ]
     if not complete:
         paths = [line.path(seed) for line, seed in study.runs()]
@@ -153,10 +152,18 @@ def _complete_seeds(run: Run, study: Study) -> list[int]:
     return complete
 
 
+def _is_complete(run: Run, study: Study, label: str, seeds: Sequence[int]) -> bool:
+    lines = study.lines_of(label)
+    return all(Run(run / line.path(seed)).has_results for line in lines for seed in seeds)
+
+
 def _unfinished(run: Run, study: Study, seeds: list[int]) -> str | None:
     parts = []
     if len(seeds) < len(study.seeds):
         parts.append(f"{len(seeds)} of {len(study.seeds)} seeds")
+    parts += [
+        f"without {label}" for label in study.labels if not _is_complete(run, study, label, seeds)
+    ]
     points = [line for line in study.lines if line.role == "point"]
     done = sum(Run(run / line.path(study.seeds[0])).has_results for line in points)
     if done < len(points):
@@ -165,7 +172,7 @@ def _unfinished(run: Run, study: Study, seeds: list[int]) -> str | None:
     done = sum(Run(run / line.path(study.seeds[0])).has_results for line in curves)
     if done < len(curves):
         parts.append(f"{done} of {len(curves)} trainings for the curves")
-    return f"unfinished: {', '.join(parts)}" if parts else None
+    return f"unfinished: {'; '.join(parts)}" if parts else None
 
 
 def _papers(line: Line, measure: str, suffix: str) -> dict[str, float | None]:

@@ -16,8 +16,8 @@ from orbitset.precision import products_in
 
 _CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**25}
 """Of codes looked at together: on a CPU what stays in a core's cache, on a GPU enough to fill it."""
-_FEW_PAIRS, _FEW_SHARE = 2**12, 1 / 16
-"""Up to so many pairs, or this share of all N^2, each on its own is cheaper than a matrix product."""
+_FEW_SHARE = 1 / 64
+"""Up to this share of all N^2 pairs, each on its own is cheaper than a matrix product."""
 
 
 def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor:
@@ -27,8 +27,9 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
     [[0.0, 25.0], [25.0, 0.0]]
     """
     reference = codes_ND if others_MD is None else others_MD
-    # Distances do not change, rounding errors shrink. On a GPU a mean of all costs as much as the product.
-    centre = (reference[:16] if reference.is_cuda else reference).mean(0)
+    # Distances do not change, rounding errors shrink. A mean of all costs as much as the product on a GPU;
+    # that of sixteen, a power of two, is exact for whole numbers, so that their ties stay ties.
+    centre = reference[:16].mean(0)
     a = codes_ND - centre
     b = a if others_MD is None else others_MD - centre
     with products_in("ieee", a.device):
@@ -45,7 +46,7 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
 
 def are_few(num_pairs: int, num_codes: int) -> bool:
     """Whether their distances are best computed one by one."""
-    return num_pairs <= max(_FEW_PAIRS, _FEW_SHARE * num_codes**2)
+    return num_pairs <= _FEW_SHARE * num_codes**2
 
 
 def paired_distances(

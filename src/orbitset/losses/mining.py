@@ -229,7 +229,7 @@ def _nearest_farther(negatives_NN: Tensor, ap_NK: Tensor) -> tuple[Tensor, Tenso
     if ap_NK.shape[1] == 0:
         return ap_NK, ap_NK.long()
     if ap_NK.shape[1] > SCAN_LIMIT:
-        sorted_NN, row_NN = negatives_NN.sort(dim=1, stable=True)
+        sorted_NN, row_NN = _in_order(negatives_NN)
         place_NK = torch.searchsorted(sorted_NN, ap_NK, right=True)
         is_none_NK = place_NK == sorted_NN.shape[1]
         place_NK = place_NK.clamp_(max=sorted_NN.shape[1] - 1)
@@ -240,6 +240,25 @@ def _nearest_farther(negatives_NN: Tensor, ap_NK: Tensor) -> tuple[Tensor, Tenso
         for ap_N1 in ap_NK.split(1, dim=1)
     ]
     return torch.stack([f.values for f in found], 1), torch.stack([f.indices for f in found], 1)
+
+
+def _in_order(negatives_NN: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row from the nearest on, and which columns these are; ties by column.
+
+    On a CPU the bits of a float32, made to ascend with it as an integer, stand above the column in one whole
+    number, so that nothing is tied and numpy's vectorised sort serves: several times as fast as a stable one.
+    """
+    if negatives_NN.device.type != "cpu" or negatives_NN.dtype != torch.float32:
+        return negatives_NN.sort(dim=1, stable=True)
+    key_NN = _ascending(negatives_NN.add(0.0).view(torch.int32)).long() << 32  # -0.0 is 0.0
+    key_NN |= torch.arange(key_NN.shape[1])
+    key_NN.numpy().sort(axis=1)
+    return _ascending((key_NN >> 32).int()).view(torch.float32), key_NN & (2**32 - 1)
+
+
+def _ascending(bits: Tensor) -> Tensor:
+    """Of a negative float32 all bits but the sign are turned over; twice is no change."""
+    return bits ^ ((bits >> 31) & (2**31 - 1))
 
 
 def _random_semihard(
@@ -258,7 +277,7 @@ def _semihard_ranges(
     negatives_NN: Tensor, ap_NK: Tensor, margin: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Each row's negatives by distance, and for each pair the range of places that are semi-hard."""
-    sorted_NN, row_NN = negatives_NN.sort(dim=1, stable=True)
+    sorted_NN, row_NN = _in_order(negatives_NN)
     first_NK = torch.searchsorted(sorted_NN, ap_NK, right=True)
     # Bisect on an - ap <= margin itself: an <= ap + margin rounds differently.
     low_NK, high_NK = first_NK, torch.full_like(first_NK, sorted_NN.shape[1])

@@ -29,7 +29,8 @@ _HOW = (
 
 
 def study_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> str:
-    lines = {line["label"]: line for line in run.config["lines"] if line["role"] != "point"}
+    scored = {row["method"] for row in results["rows"]}
+    lines = {line["label"]: line for line in run.config["lines"] if line["label"] in scored}
     at = run.config["seeds"].index(results["seeds"][0])
     first = {label: Run(run / line["runs"][at]) for label, line in lines.items()}
     methods = [label for label, line in lines.items() if line["role"] == "method"]
