@@ -293,7 +293,13 @@ def _training(method, engine, mode="fixed"):
     parameters = [*model.parameters(), *loss.cuda().parameters()]
     monitor = Monitor()
     taken, how = choose_steps(
-        engine, model, loss, adam(parameters, 1e-4, 1e-12), batches, monitor, use_bfloat16=True
+        engine,
+        model,
+        loss,
+        adam({1.0: parameters}, 1e-4, 1e-12),
+        batches,
+        monitor,
+        use_bfloat16=True,
     )
     model.train()
     return parameters, taken, monitor, how

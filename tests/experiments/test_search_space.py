@@ -87,7 +87,7 @@ def test_a_space_holds_what_its_base_has():
     settings = ["train.learning_rate=0.5", "encoder.code_norm=unit", "orbits.members_per_batch=3"]
     norm, rate, members, *_ = space_of(with_settings(affine_digits("OJ"), settings), 900)
     assert norm.choices == ("none", "batch", "sphere", "unit")
-    assert (rate.low, rate.high) == (3e-4, 0.5)
+    assert (rate.low, rate.high) == (3e-5, 0.5)
     assert members.choices == (2, 4, 8, 3)
 
 
@@ -103,3 +103,11 @@ def test_what_is_fixed_is_not_searched(setting, dimension):
     base = affine_digits("OJ")
     missing = set(_names(space_of(base, 900))) - set(_names(space_of(base, 900, [setting])))
     assert missing == {dimension}
+
+
+def test_a_transformers_learning_rate_is_tried_where_there_is_one():
+    assert "train.transformer_rate" not in _names(space_of(affine_mnist("ST"), 900))
+    assert "train.transformer_rate" in _names(space_of(affine_mnist("ST-STN"), 900))
+    assert "train.transformer_rate" not in _names(
+        space_of(affine_mnist("ST-STN"), 900, ["train.transformer_rate"])
+    )

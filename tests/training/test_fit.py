@@ -130,3 +130,26 @@ def test_own_loss_in_a_few_lines():
     before = model.encoder.code.weight.clone()
     fit(model, contrast, batches, steps=2)
     assert not torch.equal(before, model.encoder.code.weight)
+
+
+@pytest.mark.parametrize("method", ["OJ", "EX"])  # EX has weights of its own
+def test_a_part_of_the_model_takes_its_share_of_the_learning_rate(method):
+    """Adam's first step is as long as the learning rate."""
+    model, loss, batches = _parts(method)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    part = next(name for name, _ in model.named_parameters()).rsplit(".", 1)[0] + "."
+    how = {"peak_learning_rate": 1e-3, "schedule": "constant", "precision": "float32"}
+    fit(model, loss, batches, steps=1, rate_shares={part: 0.1}, **how)
+    used = 0
+    for (name, weight), old in zip(model.named_parameters(), before, strict=True):
+        if weight.grad is None:  # EX decodes nothing
+            continue
+        used += 1
+        moved = (weight - old).abs().max().item()
+        assert moved == pytest.approx(1e-4 if name.startswith(part) else 1e-3, rel=1e-3), name
+    assert used > 4
+
+
+def test_a_share_for_no_part_of_the_model_is_refused():
+    with pytest.raises(ValueError, match=r"rate_shares names \['missing.'\]"):
+        fit(*_parts(), steps=1, rate_shares={"missing.": 0.1})

@@ -19,7 +19,7 @@ def _parts():
     )
     model = RectifyingEncoder(size_px=16, channels=(4,), code_size=8)
     loss = build_loss("OJ", LossConfig(), code_size=8, num_orbits=12)
-    return model, loss, adam(list(model.parameters()), 1e-3, 1e-12), batches
+    return model, loss, adam({1.0: list(model.parameters())}, 1e-3, 1e-12), batches
 
 
 def test_steps_are_train_step_on_one_batch_after_another():

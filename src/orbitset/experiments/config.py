@@ -160,6 +160,11 @@ class MethodConfig:
     def has_transformer(self) -> bool:
         return has_transformer(self.method)
 
+    @property
+    def rate_shares(self) -> dict[str, float]:
+        """What `fit` calls so."""
+        return {"transformer.": self.train.transformer_rate} if self.has_transformer else {}
+
     def _check(self, orbits: OrbitConfig | ObservedConfig) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; give at least 0")

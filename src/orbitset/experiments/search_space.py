@@ -44,7 +44,8 @@ Space = tuple[Range | Choice, ...]
 
 _MEMBERS = "orbits.members_per_batch"
 _NORM = Choice("encoder.code_norm", ("none", "batch", "sphere"))
-_RATE = Range("train.learning_rate", 3e-4, 3e-2)
+_RATE = Range("train.learning_rate", 3e-5, 3e-2)
+_TRANSFORMER = Range("train.transformer_rate", 0.003, 1.0)
 _ANY = Choice(_MEMBERS, (1, 2, 4, 8))
 _PAIRS = Choice(_MEMBERS, (2, 4, 8))
 _FRACTION = "loss.margin_fraction"
@@ -61,7 +62,8 @@ SPACE: dict[Objective, Space] = {
     "AE": (_NORM, _RATE, _ANY),
 }
 """Named as --set names them; see `margin_without_norm`. With the members of an orbit the orbits of a batch
-change, so that it keeps its number of images; the rectify term keeps its weight, 1."""
+change, so that it keeps its number of images; the rectify term keeps its weight, 1. A spatial transformer has
+a learning rate of its own."""
 
 
 def margin_without_norm(fraction: float) -> float:
@@ -85,7 +87,8 @@ def space_of(base: ExperimentConfig, num_orbits: int, fixed: Sequence[str] = ())
     the base itself has."""
     own = own_values(base)
     space: list[Range | Choice] = []
-    for dimension in SPACE[base.objective]:
+    transformers = (_TRANSFORMER,) if base.has_transformer else ()
+    for dimension in (*SPACE[base.objective], *transformers):
         if isinstance(dimension, Choice) and dimension.name == _MEMBERS:
             dimension = replace(dimension, choices=_possible(dimension, base, num_orbits))
         if not _changed_by(dimension.name) & set(fixed):
@@ -99,6 +102,7 @@ def own_values(base: ExperimentConfig) -> dict[str, Any]:
     return {
         "encoder.code_norm": encoder.code_norm,
         "train.learning_rate": base.train.learning_rate,
+        "train.transformer_rate": base.train.transformer_rate,
         _MEMBERS: base.orbits.members_per_batch,
         "loss.mining": base.loss.mining,
         _FRACTION: _own_fraction(base),

@@ -114,6 +114,7 @@ def train(
             batches,
             steps=steps,
             peak_learning_rate=config.train.learning_rate,
+            rate_shares=config.rate_shares,
             adam_eps=config.train.adam_eps,
             schedule=config.train.schedule,
             warmup_steps=config.train.warmup_steps,

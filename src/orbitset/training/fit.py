@@ -1,5 +1,6 @@
 """Training, as one loop to be read from top to bottom."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class TrainConfig:
     epochs: float = 1.0
     """An epoch shows every member of every orbit once."""
     learning_rate: float = 1e-3
+    transformer_rate: float = 1.0
+    """Of a spatial transformer, as a share of that: rates that the encoder bears may freeze it."""
     adam_eps: float = 1e-12
     """Below torch's 1e-8: the equation's 1/d makes gradients so small that it would slow them down."""
     schedule: Schedule = "cosine"
@@ -52,6 +55,10 @@ class TrainConfig:
             raise ConfigError(f"train.epochs is {self.epochs}; give a number above 0")
         if not self.learning_rate > 0:
             raise ConfigError(f"train.learning_rate is {self.learning_rate}; give a number above 0")
+        if not 0 <= self.transformer_rate < math.inf:
+            raise ConfigError(
+                f"train.transformer_rate is {self.transformer_rate}; give a share of the learning rate"
+            )
         check_choice("train.schedule", self.schedule, get_args(Schedule))
         check_choice("train.precision", self.precision, get_args(Precision))
         check_choice("train.keep", self.keep, get_args(Keep))
@@ -95,6 +102,7 @@ def fit(
     *,
     steps: int,
     peak_learning_rate: float = 1e-3,
+    rate_shares: Mapping[str, float] | None = None,
     adam_eps: float = 1e-12,
     schedule: Schedule = "cosine",
     warmup_steps: int = 100,
@@ -111,7 +119,8 @@ def fit(
 ) -> None:
     """Minimise the objective over `steps` batches with Adam.
 
-    The learning rate is `learning_rate(step, …)` with at most a tenth of the steps for warming up.
+    The learning rate is `learning_rate(step, …)` with at most a tenth of the steps for warming up;
+    `rate_shares` gives parts of the model, named by how the names of their weights begin, a share of it.
     `evaluate` is called with the model at the steps in `evaluate_at` (0 is before training) and its
     numbers go to the run's metrics with the mean terms since the last evaluation. With a run, state is
     saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
@@ -126,8 +135,7 @@ def fit(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # streams and kernels go where the model is
     use_bfloat16 = in_bfloat16(precision, device)
-    parameters = [*model.parameters(), *loss.parameters()]
-    optimizer = adam(parameters, peak_learning_rate, adam_eps)
+    optimizer = adam(_by_share(model, loss, rate_shares or {}), peak_learning_rate, adam_eps)
     step, monitor = 0, Monitor()
 
     if run is not None and resume and run.checkpoint.exists():
@@ -207,9 +215,9 @@ def fit(
             )
             for group in optimizer.param_groups:
                 if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(rate)
+                    group["lr"].fill_(rate * group["share"])
                 else:
-                    group["lr"] = rate
+                    group["lr"] = rate * group["share"]
             terms = do_step(step)
             step += 1
 
@@ -225,12 +233,40 @@ def fit(
     batches.position = step
 
 
-def adam(parameters: list[nn.Parameter], rate: float, eps: float) -> torch.optim.Adam:
-    """Adam; on a GPU as one kernel, with its learning rate there too, so that it can be replayed."""
-    device = parameters[0].device
+def adam(weights: Mapping[float, list[nn.Parameter]], rate: float, eps: float) -> torch.optim.Adam:
+    """Adam, with weights by their share of the learning rate.
+
+    On a GPU one kernel for each share, with the learning rate there too, so that it can be replayed.
+    """
+    device = next(iter(weights.values()))[0].device
     is_cuda = device.type == "cuda"
-    lr = torch.tensor(rate, device=device) if is_cuda else rate
-    return torch.optim.Adam(parameters, lr=lr, eps=eps, fused=is_cuda, capturable=is_cuda)
+    groups = [
+        {
+            "params": of_share,
+            "share": share,
+            "lr": torch.tensor(rate * share, device=device) if is_cuda else rate * share,
+        }
+        for share, of_share in weights.items()
+    ]
+    return torch.optim.Adam(groups, eps=eps, fused=is_cuda, capturable=is_cuda)
+
+
+def _by_share(
+    model: nn.Module, loss: nn.Module, shares: Mapping[str, float]
+) -> dict[float, list[nn.Parameter]]:
+    """All weights, those of the loss last; of what is not named the share is 1."""
+    found: dict[float, list[nn.Parameter]] = {}
+    used = set()
+    for name, weight in model.named_parameters():
+        part = next((part for part in shares if name.startswith(part)), None)
+        used.add(part)
+        found.setdefault(1.0 if part is None else shares[part], []).append(weight)
+    unused = set(shares) - used
+    if unused:
+        raise ValueError(f"rate_shares names {sorted(unused)}, with which no weight's name begins")
+    if of_loss := list(loss.parameters()):
+        found.setdefault(1.0, []).extend(of_loss)
+    return found
 
 
 def _evaluate(
