@@ -82,6 +82,13 @@ def test_images_of_no_orbit_are_not_learned_from(patterns):
         _encoder().fit(images, np.full(48, -1))
 
 
+def test_a_function_may_give_the_orbit_of_an_image(patterns):
+    images, orbits = patterns
+    by_image = {image.tobytes(): orbit for image, orbit in zip(images, orbits, strict=True)}
+    given = _encoder().fit_transform(images, lambda image: by_image[image.tobytes()])
+    assert np.array_equal(given, _encoder().fit_transform(images, orbits))
+
+
 def test_names_of_orbits_may_be_texts(patterns):
     images, orbits = patterns
     named = np.array([f"orbit {number}" for number in orbits])

@@ -5,7 +5,7 @@ S x S what the network sees.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -27,6 +27,7 @@ from orbitset.training import fit as train
 
 _ENCODE_BATCH = 512
 NO_ORBIT = -1
+Orbits = ArrayLike | Callable[[np.ndarray], Any] | None
 
 
 class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -88,15 +89,16 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.random_state = random_state
         self.device = device
 
-    def fit(
-        self, X: ArrayLike, orbits: ArrayLike | None = None, y: ArrayLike | None = None
-    ) -> Self:
+    def fit(self, X: ArrayLike, orbits: Orbits = None, y: ArrayLike | None = None) -> Self:
         """Learn from images and the orbit of each; -1 is for images of no orbit, which are not learned from.
 
-        Orbits are any values that can be compared. Where there are none, labels `y` take their place, and
-        without both every image is an orbit of its own, which leaves nothing to tell apart.
+        Orbits are any values that can be compared, or a function that gives the orbit of an image. Where
+        there are none, labels `y` take their place, and without both every image is an orbit of its own,
+        which leaves nothing to tell apart.
         """
         orbits = y if orbits is None else orbits
+        if callable(orbits):
+            orbits = [orbits(image) for image in np.asarray(X)]
         if self.method not in ("OJ", "OT", "OE", "EX", "AE"):
             raise ValueError(
                 f"method is {self.method!r}; choose OJ, OT, OE, EX or AE (for labels give them as orbits)"
@@ -157,7 +159,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self
 
     def fit_transform(
-        self, X: ArrayLike, orbits: ArrayLike | None = None, y: ArrayLike | None = None
+        self, X: ArrayLike, orbits: Orbits = None, y: ArrayLike | None = None
     ) -> np.ndarray:
         """Learn, and give the codes of what was learned from."""
         codes: np.ndarray = self.fit(X, orbits, y).codes_

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+import sys
 import tarfile
 
 import numpy as np
@@ -189,3 +190,47 @@ def test_a_training_goes_on_from_a_model(orbitset, fails, face_manifest, model_f
     fails(orbitset(*command, "--method", "OT-STN"), 2, "has no spatial transformer")
     fails(orbitset(*command[:-1], tmp_path), 2, "is no model")
     fails(orbitset("train", "--resume", "--out", tmp_path / "run", "--init", tmp_path), 2, "--init")
+
+
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, in_channels):
+        super().__init__(nn.Conv2d(in_channels, 6, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+"""
+
+
+def test_a_network_of_ones_own_is_trained_and_used(
+    orbitset, fails, face_manifest, tmp_path, monkeypatch
+):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "own_net.py").write_text(NET)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(code)
+    out = tmp_path / "run"
+    command = ["train", face_manifest, *DESCRIBED, *SMALL, "--out", out]
+    fails(orbitset(*command, "--encoder", "own_net:Nett"), 2, "did you mean Net?")
+    fails(orbitset(*command, "--encoder", "net"), 2, "give vgg, timm:NAME")
+    assert not out.exists()
+    own = ["--encoder", "own_net:Net", "--set", "train.backbone_rate=0.1"]
+    done = orbitset(*command, *own, "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert orbitset("train", "--resume", "--out", out).returncode == 0
+    images = sorted(face_manifest.parent.rglob("*.png"))[:3]
+    done = orbitset("embed", out, *images, "-o", tmp_path / "codes.npy")
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "codes.npy").shape == (3, 16)
+    assert orbitset("export", out, "--onnx", "-o", tmp_path / "onnx").returncode == 0
+    assert orbitset("rectify", out, *images, "-o", tmp_path / "upright").returncode == 0
+    more = ["--init", out, "--out", tmp_path / "more"]
+    fails(
+        orbitset(*command[:-2], *more, "--encoder", "own_net:Net"), 2, "takes the model's network"
+    )
+    assert orbitset(*command[:-2], *more, "--quiet").returncode == 0
+
+    monkeypatch.chdir(tmp_path)  # where that code is not
+    monkeypatch.delitem(sys.modules, "own_net")
+    wanted = "the encoder own_net:Net cannot be had: No module named 'own_net'"
+    fails(orbitset("embed", out, *images, "-o", tmp_path / "other.npy"), 1, wanted)

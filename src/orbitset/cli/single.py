@@ -104,6 +104,13 @@ def train(
             metavar="MODEL", help="Begin with the weights of a model; its network is taken."
         ),
     ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another network than the paper's: timm:resnet18, or package.module:Class.",
+        ),
+    ] = None,
     seed: Seed = None,
     settings: Annotated[
         list[str] | None,
@@ -143,6 +150,7 @@ def train(
         config_file=config_file,
         resumed=Run(out) if resume and out is not None else None,
         init=init,
+        encoder=encoder,
         observed={
             name: value
             for name, value in (

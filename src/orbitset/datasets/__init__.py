@@ -2,6 +2,7 @@
 
 from orbitset.datasets.arrays import load_array
 from orbitset.datasets.decode import load_images
+from orbitset.datasets.describing import write_manifest
 from orbitset.datasets.digits import load_digits
 from orbitset.datasets.images import ImageSet, Splits
 from orbitset.datasets.manifest import read_manifest
@@ -23,4 +24,5 @@ __all__ = [
     "orbit_problems",
     "read_manifest",
     "scan_multi_pie",
+    "write_manifest",
 ]

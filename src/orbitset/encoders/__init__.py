@@ -1,10 +1,12 @@
 """What is learned: encoders that turn images into codes and codes back into rectified images."""
 
+from orbitset.encoders.backbone import BackboneEncoder
 from orbitset.encoders.build import Encoder, build_encoder
 from orbitset.encoders.rectifying import EncoderConfig, RectifyingEncoder
 from orbitset.encoders.spatial_transformer import SpatialTransformer, TransformedEncoder
 
 __all__ = [
+    "BackboneEncoder",
     "Encoder",
     "EncoderConfig",
     "RectifyingEncoder",

@@ -3,6 +3,7 @@
 Shapes: N images of C x S x S, D code entries.
 """
 
+import re
 from dataclasses import dataclass
 from typing import get_args
 
@@ -15,12 +16,20 @@ from orbitset.encoders.tied_decoder import TiedDecoder
 from orbitset.encoders.vgg import VGGEncoder
 from orbitset.errors import ConfigError, check_choice
 
+PAPERS = "vgg"
+_IMPORTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[:.][^\W\d]\w*")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
     """The network; the paper's for MNIST by default."""
 
+    backbone: str = PAPERS
+    """vgg, the paper's; timm:NAME; or package.module:Class, any network that gives a vector for an image"""
+    is_pretrained: bool = False
+    """Begin with the weights that timm has for it"""
     channels: tuple[int, ...] = (16, 32, 64, 128)
+    """Widths of the blocks; of another backbone's decoder"""
     code_size: int = 1024
     code_norm: CodeNorm = "none"
     pool: int = 2
@@ -38,6 +47,24 @@ class EncoderConfig:
             raise ConfigError(f"encoder.pool is {self.pool}; choose 2 or 4")
         check_choice("encoder.code_norm", self.code_norm, get_args(CodeNorm))
         check_choice("encoder.unpooling", self.unpooling, get_args(Unpooling))
+        if self.backbone != PAPERS:
+            self._check_backbone()
+        elif self.is_pretrained:
+            raise ConfigError("encoder.is_pretrained is for networks of timm: the paper's has none")
+
+    def _check_backbone(self) -> None:
+        name = self.backbone
+        is_timm = name.startswith("timm:") and len(name) > len("timm:")
+        if not is_timm and not _IMPORTED.fullmatch(name):
+            raise ConfigError(
+                f"encoder.backbone is {name!r}; give vgg, timm:NAME or package.module:Class"
+            )
+        if self.is_pretrained and not is_timm:
+            raise ConfigError(f"encoder.is_pretrained is for networks of timm, not for {name}")
+        if self.pool != 2 or self.unpooling != "copy":
+            raise ConfigError(
+                f"encoder.pool and encoder.unpooling are the paper's network's; {name} has none of them"
+            )
 
 
 class RectifyingEncoder(nn.Module):
@@ -134,14 +161,19 @@ class RectifyingEncoder(nn.Module):
 
     def check(self, images: Tensor) -> None:
         """Refuse images this encoder was not made for."""
-        expected = (self.in_channels, self.size_px, self.size_px)
-        if images.ndim != 4 or images.shape[1:] != expected:
-            raise ValueError(
-                f"images have shape {tuple(images.shape)}; this encoder takes "
-                f"(count, {', '.join(map(str, expected))})"
-            )
-        if not images.is_floating_point():
-            raise TypeError(
-                f"images have dtype {str(images.dtype).removeprefix('torch.')}; "
-                "give floats in [0, 1], for uint8 images.float() / 255"
-            )
+        check_images(images, self.in_channels, self.size_px)
+
+
+def check_images(images: Tensor, in_channels: int, size_px: int) -> None:
+    """Refuse images of another shape, or that are not floats."""
+    expected = (in_channels, size_px, size_px)
+    if images.ndim != 4 or images.shape[1:] != expected:
+        raise ValueError(
+            f"images have shape {tuple(images.shape)}; this encoder takes "
+            f"(count, {', '.join(map(str, expected))})"
+        )
+    if not images.is_floating_point():
+        raise TypeError(
+            f"images have dtype {str(images.dtype).removeprefix('torch.')}; "
+            "give floats in [0, 1], for uint8 images.float() / 255"
+        )

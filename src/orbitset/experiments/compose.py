@@ -9,6 +9,8 @@ from typing import Any
 from orbitset.config import with_settings
 from orbitset.datasets.named import FACES, MULTI_PIE, is_table, is_video, load_splits
 from orbitset.datasets.plain import is_plain, load_plain
+from orbitset.encoders.backbone import check_backbone
+from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import (
     Experiment,
@@ -35,11 +37,12 @@ def compose_config(
     resumed: Run | None,
     observed: Mapping[str, Any] | None = None,
     init: Path | None = None,
+    encoder: str | None = None,
 ) -> Experiment:
     """The run's own configuration when resuming, a file's, or a recipe's; the other settings on top.
 
     `observed` is what was said of a manifest's orbits: see `observed_images`. `init` is a model to begin
-    with, whose network and size of images are taken.
+    with, whose network and size of images are taken. `encoder` names a network other than the paper's.
     """
     chosen = parse_method(method) if method is not None else None
     if config_file is not None and (source is not None or resumed is not None):
@@ -90,6 +93,10 @@ def compose_config(
     if init is not None:
         config = _beginning_with(config, init)
     given = []
+    if encoder is not None:
+        if init is not None:
+            raise ConfigError("--init takes the model's network; leave out --encoder beside it")
+        given.append(f"encoder.backbone={encoder}")
     if chosen is not None:
         given.append(f"method={chosen}")
     if epochs is not None and isinstance(config, ObservedExperiment):
@@ -100,8 +107,12 @@ def compose_config(
         given.append(f"seed={seed}")
     changes = [*given, *settings]
     if isinstance(config, ObservedExperiment):
-        return with_settings(config, changes)
-    return with_settings(config, changes)
+        config = with_settings(config, changes)
+    else:
+        config = with_settings(config, changes)
+    if config.encoder.backbone != PAPERS:
+        check_backbone(config.encoder.backbone)
+    return config
 
 
 def _beginning_with(config: Experiment, folder: Path) -> Experiment:
@@ -113,7 +124,7 @@ def _beginning_with(config: Experiment, folder: Path) -> Experiment:
             f"the model in {folder} has {has} spatial transformer; choose a method that has {has} such, by "
             f"{'adding' if about.network.has_transformer else 'leaving out'} -STN"
         )
-    init, encoder = str(folder.resolve()), about.network.encoder
+    init, encoder = str(folder.resolve()), replace(about.network.encoder, is_pretrained=False)
     loss = config.loss
     if encoder.code_norm != config.encoder.code_norm:  # a margin is of one norm's distances
         loss = replace(loss, margin=None)

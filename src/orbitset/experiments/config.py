@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from orbitset.config import from_dict
 from orbitset.datasets.segments import SegmentConfig
-from orbitset.encoders.rectifying import EncoderConfig
+from orbitset.encoders.rectifying import PAPERS, EncoderConfig
 from orbitset.errors import ConfigError, check_choice
 from orbitset.experiments.methods import Method, has_transformer, objective_of
 from orbitset.losses.methods import LossConfig
@@ -163,7 +163,12 @@ class MethodConfig:
     @property
     def rate_shares(self) -> dict[str, float]:
         """What `fit` calls so."""
-        return {"transformer.": self.train.transformer_rate} if self.has_transformer else {}
+        shares, inner = {}, ""
+        if self.has_transformer:
+            shares["transformer."], inner = self.train.transformer_rate, "encoder."
+        if self.encoder.backbone != PAPERS:
+            shares[f"{inner}backbone."] = self.train.backbone_rate
+        return shares
 
     def _check(self, orbits: OrbitConfig | ObservedConfig) -> None:
         if self.seed < 0:

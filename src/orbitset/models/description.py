@@ -11,6 +11,7 @@ from torch import Tensor
 
 from orbitset.config import to_dict
 from orbitset.encoders import EncoderConfig
+from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError, check_choice
 
 FORMAT = 1
@@ -122,7 +123,11 @@ class Description:
 
 def identify(weights: Mapping[str, Tensor], network: Network, shown: Input) -> str:
     """A short name for all that decides which codes an image gets."""
-    digest = hashlib.sha256(repr((to_dict(network), to_dict(shown))).encode())
+    described = to_dict(network)
+    del described["encoder"]["is_pretrained"]
+    if network.encoder.backbone == PAPERS:  # as before there were others
+        del described["encoder"]["backbone"]
+    digest = hashlib.sha256(repr((described, to_dict(shown))).encode())
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())

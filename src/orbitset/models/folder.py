@@ -105,7 +105,7 @@ def read_description(folder: Path) -> Description:
 
 def _build(description: Description) -> Encoder:
     return build_encoder(
-        description.network.encoder,
+        replace(description.network.encoder, is_pretrained=False),  # its weights are at hand
         in_channels=description.input.channels,
         size_px=description.input.size_px,
         has_transformer=description.network.has_transformer,

@@ -32,6 +32,8 @@ class TrainConfig:
     learning_rate: float = 1e-3
     transformer_rate: float = 1.0
     """Of a spatial transformer, as a share of that: rates that the encoder bears may freeze it."""
+    backbone_rate: float = 1.0
+    """Of a backbone other than the paper's, as a share too: a small one for weights that are good already"""
     adam_eps: float = 1e-12
     """Below torch's 1e-8: the equation's 1/d makes gradients so small that it would slow them down."""
     schedule: Schedule = "cosine"
@@ -55,10 +57,9 @@ class TrainConfig:
             raise ConfigError(f"train.epochs is {self.epochs}; give a number above 0")
         if not self.learning_rate > 0:
             raise ConfigError(f"train.learning_rate is {self.learning_rate}; give a number above 0")
-        if not 0 <= self.transformer_rate < math.inf:
-            raise ConfigError(
-                f"train.transformer_rate is {self.transformer_rate}; give a share of the learning rate"
-            )
+        for name in ("transformer_rate", "backbone_rate"):
+            if not 0 <= (share := getattr(self, name)) < math.inf:
+                raise ConfigError(f"train.{name} is {share}; give a share of the learning rate")
         check_choice("train.schedule", self.schedule, get_args(Schedule))
         check_choice("train.precision", self.precision, get_args(Precision))
         check_choice("train.keep", self.keep, get_args(Keep))
