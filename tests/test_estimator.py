@@ -89,6 +89,20 @@ def test_a_function_may_give_the_orbit_of_an_image(patterns):
     assert np.array_equal(given, _encoder().fit_transform(images, orbits))
 
 
+def test_labels_of_some_images_are_learned_beside_their_orbits(patterns):
+    images, orbits = patterns
+    some = np.where(orbits < 4, orbits % 2, -1)
+    with_labels = _encoder(classify_weight=1.0).fit(images, orbits, some).codes_
+    assert not np.array_equal(with_labels, _encoder().fit(images, orbits, some).codes_)
+    one_each = np.where(np.arange(48) % 6 == 3, some, -1)
+    again = _encoder(classify_weight=1.0).fit(images, orbits, one_each).codes_
+    assert np.array_equal(again, with_labels)  # an orbit has the label of any of its images
+    with pytest.raises(ValueError, match="images of one orbit have different labels"):
+        _encoder(classify_weight=1.0).fit(images, orbits, np.arange(48) % 2)
+    with pytest.raises(ValueError, match=r"labels have shape \(3,\)"):
+        _encoder(classify_weight=1.0).fit(images, orbits, some[:3])
+
+
 def test_names_of_orbits_may_be_texts(patterns):
     images, orbits = patterns
     named = np.array([f"orbit {number}" for number in orbits])

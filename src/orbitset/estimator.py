@@ -42,6 +42,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     orbits_per_batch, members_per_batch : how many of both a batch shows, at most.
     learning_rate : at its peak.
     margin_fraction, discriminate_weight : of the triplet term, see `LossConfig`.
+    classify_weight : of the labels `y` that are given beside orbits, which may be known for some only.
     image_shape : (H, W) or (H, W, C) of images that come as rows of features; without it rows are laid into
         the smallest square that holds them.
     random_state : of weights and batches.
@@ -72,6 +73,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         learning_rate: float = 3e-3,
         margin_fraction: float = 0.4,
         discriminate_weight: float = 1.0,
+        classify_weight: float = 0.0,
         image_shape: tuple[int, ...] | None = None,
         random_state: Any = None,
         device: str = "cpu",
@@ -85,6 +87,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.learning_rate = learning_rate
         self.margin_fraction = margin_fraction
         self.discriminate_weight = discriminate_weight
+        self.classify_weight = classify_weight
         self.image_shape = image_shape
         self.random_state = random_state
         self.device = device
@@ -94,8 +97,10 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Orbits are any values that can be compared, or a function that gives the orbit of an image. Where
         there are none, labels `y` take their place, and without both every image is an orbit of its own,
-        which leaves nothing to tell apart.
+        which leaves nothing to tell apart. With a `classify_weight`, labels of some images are learned beside
+        their orbits; -1 is for images without.
         """
+        labels = None if orbits is None or not self.classify_weight else y
         orbits = y if orbits is None else orbits
         if callable(orbits):
             orbits = [orbits(image) for image in np.asarray(X)]
@@ -115,9 +120,11 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         shown = self._shown(images)[torch.from_numpy(kept)]
         levels = shown.mul(255).round().byte()
         orbit = torch.from_numpy(np.unique(orbit_N[kept], return_inverse=True)[1]).long()
-        observed = ObservedOrbits(
-            levels, orbit, choose_targets("medoid", levels, orbit), device=self.device
-        )
+        label_O = None
+        if labels is not None:
+            label_O = _of_orbits(_numbered(labels, len(images), "labels")[kept], orbit)
+        targets = choose_targets("medoid", levels, orbit)
+        observed = ObservedOrbits(levels, orbit, targets, label_O, device=self.device)
         largest = int(orbit.bincount().max())
         batches = OrbitBatches(
             observed,
@@ -136,13 +143,16 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             )
             self.network_ = network.to(self.device)
             config = LossConfig(
-                margin_fraction=self.margin_fraction, discriminate_weight=self.discriminate_weight
+                margin_fraction=self.margin_fraction,
+                discriminate_weight=self.discriminate_weight,
+                classify_weight=0.0 if labels is None else self.classify_weight,
             )
             loss = build_loss(
                 self.method,
                 config,
                 code_size=self.code_size,
                 num_orbits=len(observed),
+                num_classes=0 if label_O is None else int(label_O.max()) + 1,
                 default_margin=self.margin_fraction * 2 * self.code_size,
             ).to(self.device)
         train(
@@ -269,15 +279,26 @@ def _batches(images: np.ndarray) -> Iterator[np.ndarray]:
         yield images[start : start + _ENCODE_BATCH]
 
 
-def _numbered(orbits: ArrayLike | None, count: int) -> np.ndarray:
+def _of_orbits(label_N: np.ndarray, orbit_N: Tensor) -> Tensor:
+    """The label of each orbit, -1 where no member has one."""
+    label = torch.from_numpy(np.unique(label_N[label_N >= 0], return_inverse=True)[1])
+    labels = torch.full((len(orbit_N),), -1)
+    labels[torch.from_numpy(label_N >= 0)] = label
+    found = torch.full((int(orbit_N.max()) + 1,), -1).scatter_reduce(0, orbit_N, labels, "amax")
+    if ((labels >= 0) & (labels != found[orbit_N])).any():
+        raise ValueError("images of one orbit have different labels; give them one, or -1")
+    return found
+
+
+def _numbered(orbits: ArrayLike | None, count: int, name: str = "orbits") -> np.ndarray:
     """A number for each image, -1 for those of no orbit."""
     if orbits is None:
         return np.arange(count)
     values = np.asarray(orbits)
     if values.shape != (count,):
-        raise ValueError(f"orbits have shape {values.shape} for {count} images; give one for each")
+        raise ValueError(f"{name} have shape {values.shape} for {count} images; give one for each")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise ValueError("orbits contain NaN or infinity; give -1 for images of no orbit")
+        raise ValueError(f"{name} contain NaN or infinity; give -1 for images that have none")
     numbers = np.unique(values, return_inverse=True)[1]
     is_none = values == NO_ORBIT if values.dtype.kind in "iuf" else np.zeros(count, bool)
     return np.where(is_none, NO_ORBIT, numbers)

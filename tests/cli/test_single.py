@@ -192,6 +192,37 @@ def test_a_training_goes_on_from_a_model(orbitset, fails, face_manifest, model_f
     fails(orbitset("train", "--resume", "--out", tmp_path / "run", "--init", tmp_path), 2, "--init")
 
 
+def test_classes_of_some_rows_are_learned_beside_the_orbits(
+    orbitset, fails, face_manifest, tmp_path
+):
+    rows = list(csv.reader(face_manifest.read_text().splitlines()))
+    person = rows[0].index("person")
+    kinds = {"p0": "a", "p1": "b", "p2": "a"}
+    path = face_manifest.with_name("kinds.csv")
+
+    def write(kind_of):
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [[*rows[0], "kind"], *([*row, kind_of(row)] for row in rows[1:])]
+            )
+
+    write(lambda row: kinds.get(row[person], ""))
+    out = tmp_path / "run"
+    command = ["train", path, *DESCRIBED, *SMALL, "--out", out]
+    fails(orbitset(*command, "--classes", "kinds"), 1, "no factor kinds", "did you mean kind?")
+    fails(orbitset(*command, "--classes", "kind", "--method", "ST"), 2, "leave out the classes")
+    done = orbitset(*command, "--classes", "kind")
+    assert done.returncode == 0, done.stderr
+    assert "classes of kind are learned beside them" in done.stderr
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["terms"]["classes"] > 0
+    assert orbitset("train", "--resume", "--out", out).returncode == 0
+
+    write(lambda row: row[rows[0].index("view")])  # members of an orbit differ
+    other = ["--out", tmp_path / "other", "--classes", "kind"]
+    fails(orbitset(*command[:-2], *other, "--quiet"), 1, "give an orbit one class")
+
+
 NET = """
 from torch import nn
 

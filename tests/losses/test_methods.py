@@ -307,7 +307,8 @@ def test_loss_config_reaches_every_setting_of_the_loss():
         mining="hardest",
     )
     loss = build_loss("OJ", config, code_size=CODE_SIZE, num_orbits=4)
-    given = {name: value for name, value in vars(config).items() if name != "margin_fraction"}
+    elsewhere = ("margin_fraction", "classify_weight")
+    given = {name: value for name, value in vars(config).items() if name not in elsewhere}
     assert all(getattr(loss, name) == value for name, value in given.items())
 
 
@@ -345,3 +346,41 @@ def test_rectify_term_without_rectified_images_is_refused(codes, batch):
 def test_misspelt_options_are_refused(codes, batch, rectified, option):
     with pytest.raises(ConfigError, match="choose"):
         OrbitJoint(**option)(codes, batch, rectified)
+
+
+@pytest.mark.parametrize("name", ["OJ", "OE", "EX", "AE"])
+@pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, -1, -1, -7], [-1] * 8], ids=["some", "none"])
+def test_classes_count_for_images_that_have_one(codes, batch, rectified, name, labels):
+    labels = torch.tensor(labels)
+    seen = dataclasses.replace(batch, labels=labels)
+    sizes = {"code_size": CODE_SIZE, "num_orbits": 4}
+    torch.manual_seed(0)
+    config = LossConfig(margin=1.0, classify_weight=0.7)
+    loss = build_loss(name, config, num_classes=3, **sizes).double()
+    given = rectified if loss.uses_rectified else None
+    terms = loss(codes.requires_grad_(), seen, given)
+    alone = loss.objective(codes, seen, given)["loss"]
+    errors = [
+        -loss.classifier(codes[at]).log_softmax(0)[label]
+        for at, label in enumerate(labels.tolist())
+        if label >= 0
+    ]
+    wanted = 0.7 * torch.stack(errors).mean() if errors else torch.zeros((), dtype=torch.float64)
+    torch.testing.assert_close(terms["classes"], wanted)
+    torch.testing.assert_close(terms["loss"], alone + wanted)
+    terms["loss"].backward()
+    assert loss.classifier.weight.grad.isfinite().all()
+    assert bool(loss.classifier.weight.grad.any()) == bool(errors)
+    right = [loss.classifier(codes[at]).argmax() == label for at, label in enumerate(labels)]
+    assert terms["right"].item() == pytest.approx(sum(right) / max(1, len(errors)))
+
+
+def test_classes_need_labels_of_two_at_least(codes, batch):
+    config = LossConfig(classify_weight=1.0)
+    with pytest.raises(ConfigError, match="have 1; give labels of at least 2"):
+        build_loss("OT", config, code_size=CODE_SIZE, num_orbits=4, num_classes=1)
+    loss = build_loss("OT", config, code_size=CODE_SIZE, num_orbits=4, num_classes=2).double()
+    with pytest.raises(ConfigError, match="these images have none"):
+        loss(codes, dataclasses.replace(batch, labels=None), None)
+    with pytest.raises(ConfigError, match="classify_weight is -1"):
+        LossConfig(classify_weight=-1)

@@ -84,6 +84,12 @@ def train(
     label: Annotated[
         str | None, typer.Option(help="Of a manifest: the factor that is to be recognised.")
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a manifest: a factor that some rows have, whose classes are learned beside the orbits."
+        ),
+    ] = None,
     split: Annotated[
         str | None,
         typer.Option(
@@ -157,6 +163,7 @@ def train(
                 ("orbit", listed(orbit)),
                 ("canonical", canonical),
                 ("label", label),
+                ("classes", classes),
                 ("split", split),
                 ("test", test),
                 ("crops", None if crops is None else str(crops.resolve())),

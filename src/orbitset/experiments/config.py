@@ -216,6 +216,23 @@ class ObservedExperiment(MethodConfig):
         self._check(self.orbits)
         if self.orbits.label is None:
             raise ConfigError("orbits.label is not given; name the factor that is to be recognised")
+        if (
+            self.orbits.classes is None
+            and self.loss.classify_weight
+            and (self.orbits.label not in self.orbits.orbit)
+        ):
+            raise ConfigError(
+                "loss.classify_weight asks for classes; name the factor that has them with orbits.classes"
+            )
+        if self.orbits.classes is not None and self.objective == "ST":
+            raise ConfigError(
+                f"{self.method} learns from {self.orbits.label} alone; leave out the classes"
+            )
+        if self.orbits.classes is not None and not self.loss.classify_weight:
+            raise ConfigError(
+                f"classes of {self.orbits.classes} are to be learned with a weight of 0; "
+                "set loss.classify_weight"
+            )
         if self.objective == "ST" and self.orbits.label not in self.orbits.orbit:
             raise ConfigError(
                 f"{self.method} learns from {self.orbits.label}, which the members of an orbit need not "

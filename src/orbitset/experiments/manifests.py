@@ -17,6 +17,7 @@ from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.experiments.config import ObservedExperiment, PairsConfig, VideoConfig
 from orbitset.experiments.faces import CHOSEN, batch_shape, evaluated_often
 from orbitset.experiments.methods import Method, objective_of
+from orbitset.losses import LossConfig
 from orbitset.orbits.observed import ObservedConfig, OnProblem
 from orbitset.seeds import stream
 from orbitset.training.fit import TrainConfig
@@ -29,6 +30,9 @@ _ENOUGH_LABELS = 20
 _APART = 8
 """Frames of one video that are nearer than this are too easy to find"""
 
+_CLASSIFY = 0.1
+"""The weight of classes that are learned beside the orbits, if nothing else is said"""
+
 
 def observed_images(
     source: Path,
@@ -37,6 +41,7 @@ def observed_images(
     orbit: Sequence[str] | None = None,
     canonical: str | None = None,
     label: str | None = None,
+    classes: str | None = None,
     split: str | None = None,
     test: str | None = None,
     crops: str | None = None,
@@ -57,11 +62,12 @@ def observed_images(
     table = table_at(str(source), on_problem="skip")
     fixed = _columns(table, orbit, "orbit", "the factors that members of an orbit share")
     named = label or ("label" if "label" in table.columns else fixed[0])
-    table.require([*fixed, named])
+    table.require([*fixed, named, *([classes] if classes else [])])
     orbits = ObservedConfig(
         orbit=tuple(fixed),
         canonical=canonical or ("medoid" if has_sub_folders(str(source)) else None),
         label=named,
+        classes=classes,
         size_px=fitting_size(table),
         is_colour=is_coloured(table),
         crops=crops,
@@ -157,6 +163,7 @@ def _experiment(
         method=method,
         orbits=orbits,
         encoder=EncoderConfig(code_size=256),
+        loss=LossConfig(classify_weight=_CLASSIFY if orbits.classes else 0.0),
         train=TrainConfig(keep="best" if evaluation.validation else "last"),
         evaluation=evaluation,
     )
@@ -275,6 +282,7 @@ def described_orbits(config: ObservedExperiment) -> str:
         else f"retrieval leaves out frames nearer than {evaluation.apart}"
         if evaluation.apart
         else "retrieval leaves nothing out",
+        *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
         f"{orbits.size_px} px, {colour}; batches of {orbits.orbits_per_batch} orbits x "
         f"{orbits.members_per_batch} members; {config.train.epochs:g} epochs",
     ]

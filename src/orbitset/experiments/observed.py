@@ -17,7 +17,7 @@ from orbitset.datasets.named import load_observed
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.video import frames_of
 from orbitset.encoders import Encoder
-from orbitset.errors import DataError
+from orbitset.errors import DataError, check_choice
 from orbitset.evaluation.exclusion import Near, Rule, Same
 from orbitset.evaluation.labelled import Labelled
 from orbitset.evaluation.retrieval import Retrieval, retrieve
@@ -107,7 +107,11 @@ class ObservedTask:
         orbit_N, canonical_O = group_orbits(dict(seen.factors), asked.orbit, target)
         if target is None:
             canonical_O = choose_targets(asked.chosen, seen.images, orbit_N)
-        labels_O = seen.factors[self._label][canonical_O] if self._label in asked.orbit else None
+        labels_O = None
+        if asked.classes is not None:
+            labels_O = _classes(seen, asked.classes, orbit_N)
+        elif self._label in asked.orbit:
+            labels_O = seen.factors[self._label][canonical_O]
         return ObservedOrbits(seen.images, orbit_N, canonical_O, labels_O, device=self.device)
 
     @property
@@ -270,3 +274,20 @@ def _check_orbits(seen: ObservedImages, orbit: tuple[str, ...], split_by: str) -
             "part of what is tested on would be trained on",
             hint=f"split by a factor that orbits share, or name {split_by} among them",
         )
+
+
+def _classes(seen: ObservedImages, factor: str, orbit_N: Tensor) -> Tensor:
+    """The class of each orbit, -1 where none of its members has one."""
+    check_choice("orbits.classes", factor, seen.values)
+    names = [name for name in seen.values[factor] if name]
+    number = torch.tensor([names.index(name) if name else -1 for name in seen.values[factor]])
+    class_N = number[seen.factors[factor]]
+    class_O = torch.full((int(orbit_N.max()) + 1,), -1).scatter_reduce(0, orbit_N, class_N, "amax")
+    is_other_N = (class_N >= 0) & (class_N != class_O[orbit_N])
+    if is_other_N.any():
+        one = int(is_other_N.nonzero()[0])
+        both = [names[int(class_N[one])], names[int(class_O[orbit_N[one]])]]
+        raise DataError(
+            f"members of one orbit have the {factor} {' and '.join(sorted(both))}; give an orbit one class"
+        )
+    return class_O

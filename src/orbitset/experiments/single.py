@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from orbitset.config import differences, to_dict
 from orbitset.encoders import Encoder, build_encoder
@@ -99,6 +99,7 @@ def train(
             default_margin=config.margin,
             code_size=config.encoder.code_size,
             num_orbits=len(batches.orbits),
+            num_classes=_num_classes(batches.orbits.labels_N),
         ),
     ).to(device)
     keeps_best = config.keeps_best and config.keeps_weights
@@ -223,6 +224,10 @@ def build_model(config: Experiment, task: Task) -> Encoder:
             has_transformer=config.has_transformer,
         ),
     )
+
+
+def _num_classes(labels: Tensor | None) -> int:
+    return 0 if labels is None else int(labels.max()) + 1
 
 
 def _begin_with(model: Encoder, folder: str) -> None:

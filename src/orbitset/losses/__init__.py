@@ -5,6 +5,7 @@ from orbitset.losses.exemplar import exemplar_loss
 from orbitset.losses.joint import JointLoss, orbit_joint_loss, reconstruction_loss
 from orbitset.losses.methods import (
     Autoencoder,
+    Classified,
     Exemplar,
     LossConfig,
     OrbitJoint,
@@ -17,6 +18,7 @@ from orbitset.losses.triplet import TripletLoss, TripletMiner, triplet_loss
 
 __all__ = [
     "Autoencoder",
+    "Classified",
     "Exemplar",
     "JointLoss",
     "LossConfig",

@@ -8,10 +8,12 @@ An objective that says `is_replayable` promises to work on the GPU alone, on ten
 the batch's only: nothing read back, nothing drawn on the host, no Python state. Its step can be recorded.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orbitset.errors import ConfigError, check_choice
@@ -159,6 +161,42 @@ class Autoencoder(nn.Module):
         return {"loss": loss, "reconstruct": loss}
 
 
+class Classified(nn.Module):
+    """Any objective, and beside it class labels where some images have them: the orbits then regularise a
+    classifier, as in the paper, or the classes the codes.
+
+    A linear classifier is learned and then thrown away. Labels below 0 are of no class and do not count;
+    `right` is the fraction of the others that it gets right.
+    """
+
+    def __init__(
+        self, objective: nn.Module, *, weight: float, code_size: int, num_classes: int
+    ) -> None:
+        super().__init__()
+        self.objective, self.weight = objective, weight
+        self.classifier = nn.Linear(code_size, num_classes)
+        self.uses_rectified = bool(getattr(objective, "uses_rectified", False))
+        self.is_replayable = bool(getattr(objective, "is_replayable", False))
+
+    def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
+        if batch.labels is None:
+            raise ConfigError("classes are learned from labels, and these images have none")
+        terms = self.objective(codes, batch, rectified)
+        scores = self.classifier(codes)
+        count = (batch.labels >= 0).sum().clamp(min=1)
+        error = F.cross_entropy(
+            scores, batch.labels.clamp(min=-1), ignore_index=-1, reduction="sum"
+        )
+        classify = self.weight * error / count
+        is_right = scores.argmax(1) == batch.labels
+        return {
+            **terms,
+            "loss": terms["loss"] + classify,
+            "classes": classify,
+            "right": is_right.sum() / count,
+        }
+
+
 class _Function(nn.Module):
     def __init__(
         self, function: Callable[..., Terms], uses_rectified: bool, is_replayable: bool
@@ -197,11 +235,17 @@ class LossConfig:
     """lambda1 of the paper"""
     rectify_weight: float = 1.0
     """lambda2 of the paper"""
+    classify_weight: float = 0.0
+    """Of class labels beside the orbits, for images that have one"""
     scale: Scale = "as-printed"
     reduction: Reduction = "mean"
     mining: Variant = "semihard-else-farthest"
 
     def __post_init__(self) -> None:
+        if not 0 <= self.classify_weight < math.inf:
+            raise ConfigError(
+                f"loss.classify_weight is {self.classify_weight}; give a number of at least 0"
+            )
         if self.margin is not None and not self.margin > 0:
             raise ConfigError(f"loss.margin is {self.margin}; give a number above 0")
         if not 0 < self.margin_fraction <= 2:
@@ -226,9 +270,26 @@ def build_loss(
     *,
     code_size: int,
     num_orbits: int,
+    num_classes: int = 0,
     default_margin: float = 0.2,
 ) -> nn.Module:
     """The objective a method and its numbers describe; the default is for a margin left open."""
+    made = _of_method(method, config, code_size, num_orbits, default_margin)
+    if not config.classify_weight:
+        return made
+    if num_classes < 2:
+        raise ConfigError(
+            f"loss.classify_weight asks for classes, and the images that are trained on have {num_classes}; "
+            "give labels of at least 2, or a weight of 0"
+        )
+    return Classified(
+        made, weight=config.classify_weight, code_size=code_size, num_classes=num_classes
+    )
+
+
+def _of_method(
+    method: Method, config: LossConfig, code_size: int, num_orbits: int, default_margin: float
+) -> nn.Module:
     margin = default_margin if config.margin is None else config.margin
     match method:
         case "OJ" | "OT" | "OE":

@@ -32,6 +32,8 @@ class ObservedConfig:
     its medoid, which is nearest to all others in its pixels"""
     label: str | None = None
     """The factor that is to be recognised"""
+    classes: str | None = None
+    """A factor that some images have, and others leave empty: classes to be learned beside the orbits"""
     size_px: int | None = None
     """Images are fitted into a square of that size; if not given, they must have one size"""
     is_colour: bool = False
