@@ -243,6 +243,11 @@ def _seconds(run: Run, study: Study) -> dict[str, float]:
     return {label: round(total, 1) for label, total in seconds.items()}
 
 
+def _kind(environment: Mapping[str, Any]) -> tuple[str, ...]:
+    torch_version = environment.get("versions", {}).get("torch")
+    return str(environment.get("commit")), str(environment.get("device")), str(torch_version)
+
+
 def _environments(run: Run, study: Study) -> list[dict[str, Any]]:
     """Each combination of commit, device and torch that trained some of it, and how many runs."""
     found: dict[tuple[str, ...], int] = {}
@@ -252,9 +257,8 @@ def _environments(run: Run, study: Study) -> list[dict[str, Any]]:
             continue
         environment = each.read_json("environment.json")
         try:
-            for one in [environment, *environment.get("resumed", [])]:
-                torch_version = one.get("versions", {}).get("torch")
-                key = (str(one.get("commit")), str(one.get("device")), str(torch_version))
+            parts = [environment, *environment.get("resumed", [])]
+            for key in dict.fromkeys(map(_kind, parts)):
                 found[key] = found.get(key, 0) + 1
         except (AttributeError, TypeError):
             raise RunError(f"{each / 'environment.json'} is damaged") from None
