@@ -16,6 +16,7 @@ from torch import Tensor
 from orbitset.datasets.pictures import Wanted, large_images, upright, why_unreadable
 from orbitset.datasets.shards import file_at
 from orbitset.encoders import Encoder
+from orbitset.encoders.folded import FoldedEncoder
 from orbitset.errors import DataError
 from orbitset.models.description import Calibration, Description
 from orbitset.precision import Precision, in_bfloat16
@@ -36,6 +37,7 @@ class Model:
 
     def __init__(self, network: Encoder, description: Description) -> None:
         self.network = network.eval()
+        self._folded: FoldedEncoder | None = None
         self.description = description
         self._wanted = Wanted(
             description.input.image_px or description.input.size_px,
@@ -93,9 +95,11 @@ class Model:
     def encode(self, images_NCSS: Tensor, *, precision: Precision = "float32") -> Tensor:
         """Codes of images that are prepared."""
         images_NCSS = images_NCSS.to(self.device)
+        if self._folded is None or not self._folded.is_current:
+            self._folded = FoldedEncoder(self.network)
         is_rounded = in_bfloat16(precision, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_rounded):
-            return self.network.encode(images_NCSS)
+            return self._folded.encode(images_NCSS)
 
     def rectify_prepared(self, pixels_NCHW: np.ndarray) -> np.ndarray:
         """The same of images that were read as `wanted` says."""
