@@ -22,7 +22,7 @@ from orbitset.encoders import EncoderConfig, build_encoder
 from orbitset.losses import LossConfig, build_loss
 from orbitset.losses.methods import Method
 from orbitset.orbits import ObservedOrbits, OrbitBatches
-from orbitset.orbits.observed import choose_targets
+from orbitset.orbits.observed import SeveralClasses, choose_targets, classes_of_orbits
 from orbitset.training import fit as train
 
 _ENCODE_BATCH = 512
@@ -100,10 +100,12 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         which leaves nothing to tell apart. With a `classify_weight`, labels of some images are learned beside
         their orbits; -1 is for images without.
         """
-        labels = None if orbits is None or not self.classify_weight else y
+        labels = y if self.classify_weight else None
+        if self.classify_weight and (orbits is None or y is None):
+            raise ValueError(
+                "classify_weight is for labels beside orbits; give both, or a weight of 0"
+            )
         orbits = y if orbits is None else orbits
-        if callable(orbits):
-            orbits = [orbits(image) for image in np.asarray(X)]
         if self.method not in ("OJ", "OT", "OE", "EX", "AE"):
             raise ValueError(
                 f"method is {self.method!r}; choose OJ, OT, OE, EX or AE (for labels give them as orbits)"
@@ -111,6 +113,8 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if not self.epochs > 0:
             raise ValueError(f"epochs is {self.epochs}; give a number above 0")
         images = self._checked(X, is_first=True)
+        if callable(orbits):
+            orbits = [orbits(image.copy()) for image in np.asarray(X)]
         orbit_N = _numbered(orbits, len(images))
         kept = orbit_N >= 0
         if not kept.any():
@@ -281,27 +285,34 @@ def _batches(images: np.ndarray) -> Iterator[np.ndarray]:
 
 def _of_orbits(label_N: np.ndarray, orbit_N: Tensor) -> Tensor:
     """The label of each orbit, -1 where no member has one."""
-    label = torch.from_numpy(np.unique(label_N[label_N >= 0], return_inverse=True)[1])
-    labels = torch.full((len(orbit_N),), -1)
-    labels[torch.from_numpy(label_N >= 0)] = label
-    found = torch.full((int(orbit_N.max()) + 1,), -1).scatter_reduce(0, orbit_N, labels, "amax")
-    if ((labels >= 0) & (labels != found[orbit_N])).any():
-        raise ValueError("images of one orbit have different labels; give them one, or -1")
-    return found
+    try:
+        return classes_of_orbits(torch.from_numpy(label_N), orbit_N)
+    except SeveralClasses:
+        raise ValueError(
+            "images of one orbit have different labels; give them one, or -1"
+        ) from None
 
 
-def _numbered(orbits: ArrayLike | None, count: int, name: str = "orbits") -> np.ndarray:
-    """A number for each image, -1 for those of no orbit."""
-    if orbits is None:
+def _numbered(values: ArrayLike | None, count: int, name: str = "orbits") -> np.ndarray:
+    """A number for each image, -1 for those that have none: whose value is -1 or None."""
+    if values is None:
         return np.arange(count)
-    values = np.asarray(orbits)
-    if values.shape != (count,):
-        raise ValueError(f"{name} have shape {values.shape} for {count} images; give one for each")
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
+    own = np.asarray(values)
+    if own.shape != (count,):
+        raise ValueError(f"{name} have shape {own.shape} for {count} images; give one for each")
+    if own.dtype.kind == "f" and not np.isfinite(own).all():
         raise ValueError(f"{name} contain NaN or infinity; give -1 for images that have none")
-    numbers = np.unique(values, return_inverse=True)[1]
-    is_none = values == NO_ORBIT if values.dtype.kind in "iuf" else np.zeros(count, bool)
-    return np.where(is_none, NO_ORBIT, numbers)
+    given = own if own.dtype.kind in "iuf" else list(values)  # type: ignore[arg-type]
+    has_none = [value is None or _is_minus_one(value) for value in given]
+    is_known = ~np.array(has_none, bool)
+    known = [value for value, is_none in zip(given, has_none, strict=True) if not is_none]
+    numbers = np.full(count, NO_ORBIT, np.int64)
+    numbers[is_known] = np.unique(np.asarray(known), return_inverse=True)[1]
+    return numbers
+
+
+def _is_minus_one(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and value == NO_ORBIT
 
 
 def _shape_of(features: int, asked: tuple[int, ...] | None) -> tuple[int, int, int]:

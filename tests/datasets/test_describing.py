@@ -46,15 +46,32 @@ def test_what_exists_is_not_replaced_unasked(photos):
     assert "all" in write_manifest(photos, lambda path: "all", overwrite=True).read_text()
 
 
+def test_factors_may_be_known_for_some_images_only(photos):
+    kinds = {"cup": "dish", "hat": None}
+    path = write_manifest(photos, lambda path: {"orbit": 1, "kind": kinds[_first_word(path)]})
+    assert read_manifest(path).columns["kind"] == ("dish", "", "dish")
+    found = {"cup": {"orbit": 1}, "hat": {"orbit": 2.5, "worn": True}}
+    path = write_manifest(photos, lambda path: found[_first_word(path)], overwrite=True)
+    assert read_manifest(path).columns == {"orbit": ("1", "2.5", "1"), "worn": ("", "True", "")}
+
+
 @pytest.mark.parametrize(
     ("describe", "word"),
     [
         (lambda path: None, "no image in .* was given an orbit"),
-        (lambda path: "", "the orbit of .*cup_1.png is empty"),
-        (lambda path: {"a": None}, "the a of .*cup_1.png is empty"),
-        (lambda path: {}, "are none"),
-        (lambda path: {"path": 1}, "none is named path"),
-        (lambda path: {path.stem[:3]: 1}, "has the factors hat, a/cup_1.png has cup"),
+        (lambda path: "", "cup_1.png has no orbit and no factor"),
+        (lambda path: {"a": None}, "cup_1.png has no orbit and no factor"),
+        (lambda path: {}, "cup_1.png has no orbit and no factor"),
+        (lambda path: {"path": 1}, "are 'path'; give each its name"),
+        (lambda path: {" a": 1, "a": 2}, "are ' a', 'a'; give each its name"),
+        (lambda path: {" ": 1}, "give each its name"),
+        (
+            lambda path: path.stem.split("_"),
+            r"the orbit of .*cup_1.png is \['cup', '1'\]; give a text",
+        ),
+        (lambda path: float("nan"), "is nan; give a text or a number"),
+        (lambda path: "a\0b", "cannot be written into a table"),
+        (lambda path: 1 / 0, "cup_1.png could not be described: ZeroDivisionError"),
     ],
 )
 def test_what_describes_nothing_is_refused(photos, describe, word):
@@ -66,3 +83,16 @@ def test_what_describes_nothing_is_refused(photos, describe, word):
 def test_images_lie_below_their_manifest(photos, tmp_path):
     with pytest.raises(DataError, match="does not lie below"):
         write_manifest(photos, _first_word, to=tmp_path / "elsewhere" / "manifest.csv")
+
+
+def test_links_are_followed(photos, tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "far.png")
+    (photos / "far_1.png").symlink_to(tmp_path / "far.png")
+    assert "far_1.png" in read_manifest(write_manifest(photos, _first_word)).paths
+
+
+@pytest.mark.parametrize("name", ["table.parquet", "a", "folder.csv"])
+def test_a_manifest_is_a_csv(photos, name):
+    (photos / "folder.csv").mkdir()
+    with pytest.raises(DataError, match="let it end in .csv"):
+        write_manifest(photos, _first_word, to=photos / name)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, DataError, RunError
@@ -230,10 +231,20 @@ def test_two_processes_do_not_write_one_run(tmp_path):
         train(_small(), run)
 
 
-def test_random_mining_resumes_exactly(tmp_path):
-    settings = ["loss.mining=semihard-random", "train.checkpoint_every_s=0"]
-    config = _small("OJ", *settings)
+class Dropping(nn.Sequential):
+    """A network that draws random numbers in training."""
+
+    def __init__(self):
+        super().__init__(nn.AvgPool2d(4), nn.Flatten(), nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize(
+    "setting", ["loss.mining=semihard-random", f"encoder.backbone={__name__}:Dropping"]
+)
+def test_what_is_drawn_at_random_resumes_exactly(tmp_path, setting):
+    config = _small("OJ", setting, "train.checkpoint_every_s=0")
     train(config, Run(tmp_path / "a"))
+    torch.rand(3)  # what others draw does not matter
     run = Run(tmp_path / "b")
 
     class Stop(Silent):

@@ -11,7 +11,7 @@ from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 
 from orbitset.errors import ConfigError
 from orbitset.losses import distance_matrix, mine
-from orbitset.losses.mining import Variant
+from orbitset.losses.mining import Variant, _in_order
 from orbitset.seeds import stream
 
 VARIANTS = get_args(Variant)
@@ -313,3 +313,14 @@ def test_wrong_shapes_are_refused_with_both_shapes(distances, orbits):
 def test_orbit_ids_that_are_no_integers_are_refused(dtype):
     with pytest.raises(TypeError, match=f"{dtype}; orbit ids are integers"):
         mine(torch.zeros(2, 2), torch.zeros(2, dtype=dtype))
+
+
+def test_sorting_by_whole_numbers_is_a_stable_sort(rng):
+    values = torch.randn(40, 64, generator=rng).round(decimals=1)
+    odd = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 1e-45, -1e-45, torch.nan])
+    values[:, ::5] = odd[torch.randint(7, (40, 13), generator=rng)]
+    values[:, 3] = torch.tensor(torch.inf) - torch.inf  # NaN of the other sign
+    found, columns = _in_order(values)
+    expected, places = values.sort(dim=1, stable=True)
+    assert torch.equal(columns, places)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)

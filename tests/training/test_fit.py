@@ -151,5 +151,7 @@ def test_a_part_of_the_model_takes_its_share_of_the_learning_rate(method):
 
 
 def test_a_share_for_no_part_of_the_model_is_refused():
-    with pytest.raises(ValueError, match=r"rate_shares names \['missing.'\]"):
+    with pytest.raises(ValueError, match="rate_shares names 'missing.'"):
         fit(*_parts(), steps=1, rate_shares={"missing.": 0.1})
+    with pytest.raises(ValueError, match="rate_shares gives 'encoder.' -1"):
+        fit(*_parts(), steps=1, rate_shares={"encoder.": -1})

@@ -74,10 +74,6 @@ def root(
 
 def main() -> None:
     """Run the command line; every expected error is one sentence on stderr and an exit code."""
-    if "" not in sys.path:
-        sys.path.append(
-            ""
-        )  # a user's own encoders lie in this folder; installed packages come first
     try:
         code = app(standalone_mode=False)
     except OrbitsetError as error:

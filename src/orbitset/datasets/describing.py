@@ -2,9 +2,12 @@
 
 import csv
 import io
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from orbitset.datasets.folder import MANIFEST, ORBIT, scan_folder
 from orbitset.errors import DataError
@@ -20,8 +23,9 @@ def write_manifest(
 ) -> Path:
     """Write manifest.csv for all images below a folder, for `orbitset train` and every other command.
 
-    `describe` is called with the path of each image and gives its orbit, a mapping of factors to values, or
-    None for an image that is to be left out. Images must lie below the folder of the manifest.
+    `describe` is called with the path of each image and gives its orbit, a mapping of factors to values, None
+    where one is not known, or None for an image that is to be left out. Images must lie below the folder of
+    the manifest.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -33,49 +37,60 @@ def write_manifest(
     """
     folder = Path(folder)
     path = folder / MANIFEST if to is None else Path(to)
+    if path.suffix.lower() != ".csv" or path.is_dir():
+        raise DataError(f"{path} is no name for a manifest; let it end in .csv")
     if path.exists() and not overwrite:
         raise DataError(f"{path} exists already; overwrite=True replaces it")
     rows = []
     for name in scan_folder(folder).table.paths:
-        image = folder / name
-        given = describe(image)
+        try:
+            given = describe(folder / name)
+        except Exception as error:
+            raise DataError(f"{folder / name} could not be described: {error!r}") from error
         if given is not None:
             factors = given if isinstance(given, Mapping) else {ORBIT: given}
-            rows.append({"path": _relative(image, path), **_texts(factors, image)})
-            if rows[-1].keys() != rows[0].keys():
-                raise DataError(
-                    f"{image} has the factors {_names(rows[-1])}, {rows[0]['path']} has {_names(rows[0])}; "
-                    "give every image the same"
-                )
+            rows.append({"path": _relative(folder, name, path), **_texts(factors, folder / name)})
     if not rows:
         raise DataError(f"no image in {folder} was given an orbit")
     text = io.StringIO(newline="")
-    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     write_atomically(path, text.getvalue().encode())
     return path
 
 
-def _relative(image: Path, manifest: Path) -> str:
+def _relative(folder: Path, name: str, manifest: Path) -> str:
     root = manifest.parent.resolve()
     try:
-        return image.resolve().relative_to(root).as_posix()
+        relative = (folder.resolve() / name).relative_to(root).as_posix()
     except ValueError:
         raise DataError(
-            f"{image} does not lie below {manifest.parent}, where the manifest is to be written"
+            f"{folder / name} does not lie below {manifest.parent}, where the manifest is to be written"
         ) from None
+    return _text(relative, f"the path {relative!r}")
 
 
 def _texts(factors: Mapping[Any, Any], image: Path) -> dict[str, str]:
-    found = {str(name): "" if value is None else str(value) for name, value in factors.items()}
-    if not found or "path" in found or not all(name.strip() for name in found):
-        raise DataError(f"the factors of {image} are {_names(found) or 'none'}; none is named path")
-    empty = [name for name, text in found.items() if not text.strip()]
-    if empty:
-        raise DataError(f"the {empty[0]} of {image} is empty; give None for images to be left out")
+    found = {
+        str(name).strip(): "" if value is None else _text(value, f"the {name} of {image}")
+        for name, value in factors.items()
+    }
+    if "" in found or "path" in found or len(found) < len(factors):
+        raise DataError(
+            f"the factors of {image} are {', '.join(map(repr, factors))}; give each its name"
+        )
+    if not any(found.values()):
+        raise DataError(f"{image} has no orbit and no factor; give None for images to be left out")
     return found
 
 
-def _names(row: Mapping[str, str]) -> str:
-    return ", ".join(name for name in row if name != "path")
+def _text(value: Any, what: str) -> str:
+    is_number = isinstance(value, float | np.number) and math.isfinite(value)
+    if not (isinstance(value, str | int) or is_number):
+        raise DataError(f"{what} is {value!r}; give a text or a number")
+    text = str(value).strip()
+    if "\0" in text or not text.isprintable():
+        raise DataError(f"{what} is {text!r}, which cannot be written into a table")
+    return text

@@ -6,11 +6,16 @@ layer makes the code of it, and a decoder of its own, shaped to the images, what
 Shapes: N images of C x S x S, D code entries.
 """
 
+import copy
 import difflib
 import importlib
+import importlib.util
 import inspect
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,10 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orbitset.encoders.code_norm import CodeNorm, build_code_norm
-from orbitset.encoders.rectifying import check_images
+from orbitset.encoders.rectifying import TIMM, check_images
 from orbitset.errors import ConfigError
-
-TIMM = "timm:"
 
 
 class BackboneEncoder(nn.Module):
@@ -135,33 +138,67 @@ def check_backbone(name: str) -> None:
 
 
 def build_backbone(
-    name: str, *, in_channels: int, size_px: int, is_pretrained: bool = False
+    name: str,
+    *,
+    in_channels: int,
+    size_px: int,
+    is_pretrained: bool = False,
+    not_from: Path | None = None,
 ) -> nn.Module:
-    """The network of a name, `timm:NAME` or `package.module:Class`."""
+    """The network of a name, `timm:NAME` or `package.module:Class`. `not_from` is a folder whose code is not
+    run, that of a model."""
     if name.startswith(TIMM):
         return _from_timm(name.removeprefix(TIMM), in_channels, size_px, is_pretrained)
     made_for = {"in_channels": in_channels, "size_px": size_px}
-    kind = _imported(name)
+    kind = _imported(name, not_from)
     taken = inspect.signature(kind).parameters
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
-    given = {key: value for key, value in made_for.items() if takes_any or key in taken}
     try:
-        return kind(**given)
+        return kind(**{key: value for key, value in made_for.items() if key in taken})
     except Exception as error:  # the user's own code
         raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _imported(name: str) -> type[nn.Module]:
-    """The class a name stands for. Anything but a network is refused, since names also come with models."""
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
-        module_name, _, attribute = name.rpartition(".")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
+def check_restorable(network: nn.Module, again: nn.Module, images: Tensor) -> None:
+    """Refuse a network that its weights do not bring back: `again` is made anew and given those weights."""
+    state = network.state_dict()
+    name = type(getattr(network, "backbone", network)).__name__
+    odd = [key for key, value in state.items() if not isinstance(value, Tensor)]
+    places = [value.data_ptr() for value in state.values() if isinstance(value, Tensor)]
+    places = [place for place in places if place]
+    if odd or len(set(places)) < len(places):
+        what = f"has {odd[0]}, which is no tensor" if odd else "uses one tensor under two names"
+        raise ConfigError(f"{name} cannot be kept: among its weights it {what}")
+    again.load_state_dict(state)
+    was_training = network.training
+    with torch.no_grad():
+        codes, others = (each.eval().encode(images) for each in (network, again))  # type: ignore[operator]
+    network.train(was_training)
+    if not torch.allclose(codes, others, rtol=1e-3, atol=1e-4, equal_nan=True):
         raise ConfigError(
-            f"the encoder {name} cannot be had: {error}",
-            hint="install what it is in, or call orbitset from the folder that it lies in",
+            f"{name} cannot be kept: with the same weights it gives other codes; make all that it draws or "
+            "counts a parameter or a buffer"
+        )
+
+
+def _imported(name: str, not_from: Path | None = None) -> type[nn.Module]:
+    """The class a name stands for, also from the folder the program was called in."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        with _folder_of_the_call():
+            _refuse_code_in(not_from, module_name)
+            module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # the user's own code
+        if isinstance(error, ConfigError):
+            raise
+        is_missing = isinstance(error, ModuleNotFoundError) and module_name.startswith(
+            error.name or ""
+        )
+        what = str(error) if is_missing else f"{type(error).__name__} in {module_name}: {error}"
+        raise ConfigError(
+            f"the encoder {name} cannot be had: {what}",
+            hint="install what it is in, or call orbitset from the folder that it lies in"
+            if is_missing
+            else None,
         ) from None
     kind = getattr(module, attribute, None)
     if kind is None:
@@ -174,17 +211,39 @@ def _imported(name: str) -> type[nn.Module]:
     return kind
 
 
+@contextmanager
+def _folder_of_the_call() -> Iterator[None]:
+    """Modules are also looked for in the folder the program was called in, after those that are installed."""
+    sys.path.append("")
+    try:
+        yield
+    finally:
+        del sys.path[len(sys.path) - 1 - sys.path[::-1].index("")]
+
+
+def _refuse_code_in(folder: Path | None, module_name: str) -> None:
+    found = None if folder is None else importlib.util.find_spec(module_name)
+    if folder is None or found is None or found.origin is None:
+        return
+    if Path(found.origin).resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(
+            f"{module_name} lies in the folder of the model; code that comes with a model is not run"
+        )
+
+
 def _check_timm(name: str) -> None:
     try:
         import timm
-    except (ImportError, RuntimeError) as error:  # without its torchvision, or with another's
+
+        all_names = timm.list_models()
+    except (ImportError, RuntimeError, AttributeError) as error:  # or without its torchvision
         raise ConfigError(
             f"timm:{name} needs timm, which cannot be imported: {error}",
-            hint="pip install timm",
+            hint="pip install 'orbitset[timm]'",
         ) from None
     base = name.partition(".")[0]
-    if base not in timm.list_models():
-        near = difflib.get_close_matches(base, timm.list_models(), 3)
+    if base not in all_names:
+        near = difflib.get_close_matches(base, all_names, 3)
         also = f"; near it are {', '.join(near)}" if near else ""
         raise ConfigError(f"timm has no network {base!r}{also}")
 
@@ -210,28 +269,50 @@ def _from_timm(name: str, in_channels: int, size_px: int, is_pretrained: bool) -
 
 def _features(backbone: nn.Module, images: Tensor) -> Tensor:
     features: Tensor = backbone(images)
-    return features.mean((2, 3)) if features.ndim == 4 else features
+    features = features.mean((2, 3)) if features.ndim == 4 else features
+    return features.float() if features.dtype in (torch.float16, torch.float64) else features
 
 
 def _num_features(backbone: nn.Module, in_channels: int, size_px: int) -> int:
+    """How many it gives, after a look at all that could go wrong later."""
     name, was_training = type(backbone).__name__, backbone.training
-    shape = (2, in_channels, size_px, size_px)
-    weight = next(backbone.parameters(), torch.zeros(0))
-    backbone.eval()
+    state = copy.deepcopy(backbone.state_dict())
+    device = next((weight.device for weight in backbone.parameters()), torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(2, in_channels, size_px, size_px, generator=generator).to(device)
+    sizes = []
     try:
-        with torch.no_grad():
-            features = backbone(torch.zeros(shape, device=weight.device))
+        for is_training, num in ((True, 2), (False, 2), (False, 1)):
+            shown = images[:num].clone()
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                given = backbone.train(is_training)(shown)
+            sizes.append(_checked(given, num, name))
+            if not torch.equal(shown, images[:num]):
+                raise ConfigError(f"{name} changes the images it is shown; let it work on a copy")
+    except ConfigError:
+        raise
     except Exception as error:  # the user's own code
-        size = " x ".join(map(str, shape[1:]))
+        size = " x ".join(map(str, shown.shape))
         raise ConfigError(f"{name} does not take images of {size}: {error}") from error
     finally:
+        backbone.load_state_dict(state)
         backbone.train(was_training)
-    if not isinstance(features, Tensor) or features.ndim not in (2, 4) or len(features) != 2:
-        given = (
-            f"{tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
-        )
+    if len(set(sizes)) > 1:
+        raise ConfigError(f"{name} gives {sizes[0]} features in training and then {sizes[-1]}")
+    return sizes[0]
+
+
+def _checked(features: Any, num: int, name: str) -> int:
+    if not isinstance(features, Tensor) or features.ndim not in (2, 4) or len(features) != num:
+        given = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ConfigError(
-            f"{name} gives {given} for two images; an encoder gives a vector for each, (2, features)"
+            f"{name} gives {given} for {num} images; an encoder gives a vector for each, "
+            f"({num}, features)"
+        )
+    if not features.is_floating_point() or not features.numel() or not features.isfinite().all():
+        kind = str(features.dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"{name} gives {features.shape[1]} features of {kind}; give at least one, and finite floats"
         )
     return features.shape[1]
 

@@ -1,5 +1,7 @@
 """From a configuration to a network."""
 
+from pathlib import Path
+
 from orbitset.encoders.backbone import BackboneEncoder, build_backbone
 from orbitset.encoders.rectifying import PAPERS, EncoderConfig, RectifyingEncoder
 from orbitset.encoders.spatial_transformer import SpatialTransformer, TransformedEncoder
@@ -8,17 +10,23 @@ Encoder = RectifyingEncoder | BackboneEncoder | TransformedEncoder
 
 
 def build_encoder(
-    config: EncoderConfig, *, in_channels: int, size_px: int, has_transformer: bool = False
+    config: EncoderConfig,
+    *,
+    in_channels: int,
+    size_px: int,
+    has_transformer: bool = False,
+    not_from: Path | None = None,
 ) -> Encoder:
-    """The network a configuration describes, for images of the given shape."""
-    encoder = _without_transformer(config, in_channels, size_px)
+    """The network a configuration describes, for images of the given shape. For `not_from` see
+    `build_backbone`."""
+    encoder = _without_transformer(config, in_channels, size_px, not_from)
     if not has_transformer:
         return encoder
     return TransformedEncoder(SpatialTransformer(in_channels=in_channels, size_px=size_px), encoder)
 
 
 def _without_transformer(
-    config: EncoderConfig, in_channels: int, size_px: int
+    config: EncoderConfig, in_channels: int, size_px: int, not_from: Path | None
 ) -> RectifyingEncoder | BackboneEncoder:
     if config.backbone == PAPERS:
         return RectifyingEncoder(
@@ -35,6 +43,7 @@ def _without_transformer(
         in_channels=in_channels,
         size_px=size_px,
         is_pretrained=config.is_pretrained,
+        not_from=not_from,
     )
     return BackboneEncoder(
         backbone,

@@ -16,8 +16,8 @@ from orbitset.encoders.tied_decoder import TiedDecoder
 from orbitset.encoders.vgg import VGGEncoder
 from orbitset.errors import ConfigError, check_choice
 
-PAPERS = "vgg"
-_IMPORTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[:.][^\W\d]\w*")
+PAPERS, TIMM = "vgg", "timm:"
+_IMPORTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class EncoderConfig:
 
     def _check_backbone(self) -> None:
         name = self.backbone
-        is_timm = name.startswith("timm:") and len(name) > len("timm:")
+        is_timm = name.startswith(TIMM) and name != TIMM
         if not is_timm and not _IMPORTED.fullmatch(name):
             raise ConfigError(
                 f"encoder.backbone is {name!r}; give vgg, timm:NAME or package.module:Class"

@@ -163,16 +163,24 @@ class MethodConfig:
     @property
     def rate_shares(self) -> dict[str, float]:
         """What `fit` calls so."""
-        shares, inner = {}, ""
-        if self.has_transformer:
-            shares["transformer."], inner = self.train.transformer_rate, "encoder."
-        if self.encoder.backbone != PAPERS:
-            shares[f"{inner}backbone."] = self.train.backbone_rate
-        return shares
+        inner = "encoder." if self.has_transformer else ""
+        shares = {
+            "transformer.": self.train.transformer_rate,
+            f"{inner}backbone.": self.train.backbone_rate,
+        }
+        return {part: share for part, share in shares.items() if share != 1}
 
     def _check(self, orbits: OrbitConfig | ObservedConfig) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; give at least 0")
+        if self.train.transformer_rate != 1 and not self.has_transformer:
+            raise ConfigError(
+                f"train.transformer_rate is for a transformer; {self.method} has none"
+            )
+        if self.train.backbone_rate != 1 and self.encoder.backbone == PAPERS:
+            raise ConfigError("train.backbone_rate is for another network than the paper's")
+        if self.loss.classify_weight and self.objective == "ST":
+            raise ConfigError(f"{self.method} learns from classes as it is; leave out the classes")
         if self.objective in ("OJ", "OT") and orbits.members_per_batch < 2:
             raise ConfigError(
                 f"orbits.members_per_batch is {orbits.members_per_batch}, but {self.method} compares "
@@ -216,22 +224,14 @@ class ObservedExperiment(MethodConfig):
         self._check(self.orbits)
         if self.orbits.label is None:
             raise ConfigError("orbits.label is not given; name the factor that is to be recognised")
-        if (
-            self.orbits.classes is None
-            and self.loss.classify_weight
-            and (self.orbits.label not in self.orbits.orbit)
-        ):
+        if (self.orbits.classes is None) != (self.loss.classify_weight == 0):
             raise ConfigError(
-                "loss.classify_weight asks for classes; name the factor that has them with orbits.classes"
+                "orbits.classes names the factor that has classes, loss.classify_weight says how much they "
+                "count; give both or none"
             )
-        if self.orbits.classes is not None and self.objective == "ST":
+        if self.orbits.orbit == (self.orbits.classes,):
             raise ConfigError(
-                f"{self.method} learns from {self.orbits.label} alone; leave out the classes"
-            )
-        if self.orbits.classes is not None and not self.loss.classify_weight:
-            raise ConfigError(
-                f"classes of {self.orbits.classes} are to be learned with a weight of 0; "
-                "set loss.classify_weight"
+                f"{self.orbits.classes} is what tells the orbits apart; classes are shared by several"
             )
         if self.objective == "ST" and self.orbits.label not in self.orbits.orbit:
             raise ConfigError(

@@ -27,7 +27,13 @@ from orbitset.experiments.config import ObservedExperiment, VideoConfig
 from orbitset.experiments.rows import best, row, without_splits
 from orbitset.experiments.task import Encode, encoding_with, raw_pixels
 from orbitset.orbits.batches import OrbitBatches
-from orbitset.orbits.observed import ObservedOrbits, choose_targets, group_orbits
+from orbitset.orbits.observed import (
+    ObservedOrbits,
+    SeveralClasses,
+    choose_targets,
+    classes_of_orbits,
+    group_orbits,
+)
 from orbitset.seeds import stream
 
 MEASURES = ("auc", "top1")
@@ -79,7 +85,7 @@ class ObservedTask:
         if evaluation.validation:
             self.sides["va"] = parts["validation"]
         self.unused = len(seen) - sum(map(len, parts.values()))
-        trained = self._orbits(self.train)
+        trained = self._orbits(self.train, has_classes=orbits.classes is not None)
         count = orbits.orbits_per_batch
         if self.left_out:  # there may be fewer orbits than were counted when the batch was chosen
             count = min(count, len(trained))
@@ -98,7 +104,7 @@ class ObservedTask:
         there = [value for value in asked if value in seen.values.get(by, ())]
         return there if self.left_out and (there or not asked) else asked
 
-    def _orbits(self, seen: ObservedImages) -> ObservedOrbits:
+    def _orbits(self, seen: ObservedImages, *, has_classes: bool = False) -> ObservedOrbits:
         asked = self.config.orbits
         target = None
         if asked.target is not None:
@@ -108,7 +114,7 @@ class ObservedTask:
         if target is None:
             canonical_O = choose_targets(asked.chosen, seen.images, orbit_N)
         labels_O = None
-        if asked.classes is not None:
+        if has_classes and asked.classes is not None:
             labels_O = _classes(seen, asked.classes, orbit_N)
         elif self._label in asked.orbit:
             labels_O = seen.factors[self._label][canonical_O]
@@ -279,15 +285,19 @@ def _check_orbits(seen: ObservedImages, orbit: tuple[str, ...], split_by: str) -
 def _classes(seen: ObservedImages, factor: str, orbit_N: Tensor) -> Tensor:
     """The class of each orbit, -1 where none of its members has one."""
     check_choice("orbits.classes", factor, seen.values)
-    names = [name for name in seen.values[factor] if name]
-    number = torch.tensor([names.index(name) if name else -1 for name in seen.values[factor]])
+    values = seen.values[factor]
+    number = torch.tensor([at if value else -1 for at, value in enumerate(values)])
     class_N = number[seen.factors[factor]]
-    class_O = torch.full((int(orbit_N.max()) + 1,), -1).scatter_reduce(0, orbit_N, class_N, "amax")
-    is_other_N = (class_N >= 0) & (class_N != class_O[orbit_N])
-    if is_other_N.any():
-        one = int(is_other_N.nonzero()[0])
-        both = [names[int(class_N[one])], names[int(class_O[orbit_N[one]])]]
+    try:
+        class_O = classes_of_orbits(class_N, orbit_N)
+    except SeveralClasses as error:
+        both = sorted(values[int(class_N[row])] for row in error.rows)
         raise DataError(
-            f"members of one orbit have the {factor} {' and '.join(sorted(both))}; give an orbit one class"
+            f"members of one orbit have the {factor} {' and '.join(both)}; give an orbit one class"
+        ) from None
+    if class_O.max() < 1:
+        raise DataError(
+            f"the images that are trained on have {int(class_O.max()) + 1} classes of {factor}; at least 2 "
+            "are needed"
         )
     return class_O

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.config import differences, to_dict
-from orbitset.encoders import Encoder, build_encoder
+from orbitset.encoders import Encoder, EncoderConfig, build_encoder
+from orbitset.encoders.backbone import check_restorable
+from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError, RunError
 from orbitset.experiments.computed import ComputedTask
 from orbitset.experiments.config import (
@@ -109,27 +112,29 @@ def train(
             return results
         _say_left_out(task, run, progress)
         steps = max(1, batches.position_at(config.train.epochs))
-        fit(
-            model,
-            loss,
-            batches,
-            steps=steps,
-            peak_learning_rate=config.train.learning_rate,
-            rate_shares=config.rate_shares,
-            adam_eps=config.train.adam_eps,
-            schedule=config.train.schedule,
-            warmup_steps=config.train.warmup_steps,
-            precision=config.train.precision,
-            engine=config.train.engine,
-            evaluate=_evaluation(task, run) if keeps_best else task.evaluate,
-            evaluate_at=_evaluation_steps(config, batches, steps),
-            run=run,
-            resume=resume,
-            checkpoint_every_s=config.train.checkpoint_every_s,
-            keep_state=config.keeps_weights,
-            progress=progress,
-            label=f"{config.method} {config.name}",
-        )
+        with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
+            torch.manual_seed(stable_seed("training", config.seed))
+            fit(
+                model,
+                loss,
+                batches,
+                steps=steps,
+                peak_learning_rate=config.train.learning_rate,
+                rate_shares=config.rate_shares,
+                adam_eps=config.train.adam_eps,
+                schedule=config.train.schedule,
+                warmup_steps=config.train.warmup_steps,
+                precision=config.train.precision,
+                engine=config.train.engine,
+                evaluate=_evaluation(task, run) if keeps_best else task.evaluate,
+                evaluate_at=_evaluation_steps(config, batches, steps),
+                run=run,
+                resume=resume,
+                checkpoint_every_s=config.train.checkpoint_every_s,
+                keep_state=config.keeps_weights,
+                progress=progress,
+                label=f"{config.method} {config.name}",
+            )
         progress.note(f"{config.method} {config.name}: raw pixels and figures")
         about = {"method": config.method, "name": config.name}
         if keeps_best:
@@ -214,16 +219,21 @@ def load_run(
 def build_model(config: Experiment, task: Task) -> Encoder:
     """The untrained network: its weights depend on the seed alone."""
     in_channels, size_px = task.image_shape
-    return _seeded(
-        "model",
-        config.seed,
-        lambda: build_encoder(
-            config.encoder,
+
+    def build(encoder: EncoderConfig) -> Encoder:
+        return build_encoder(
+            encoder,
             in_channels=in_channels,
             size_px=size_px,
             has_transformer=config.has_transformer,
-        ),
-    )
+        )
+
+    model = _seeded("model", config.seed, lambda: build(config.encoder))
+    if config.encoder.backbone != PAPERS:
+        plain = replace(config.encoder, is_pretrained=False)
+        again = _seeded("another model", config.seed, lambda: build(plain))
+        check_restorable(model, again, torch.rand(2, in_channels, size_px, size_px))
+    return model
 
 
 def _num_classes(labels: Tensor | None) -> int:

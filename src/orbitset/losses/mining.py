@@ -250,7 +250,9 @@ def _in_order(negatives_NN: Tensor) -> tuple[Tensor, Tensor]:
     """
     if negatives_NN.device.type != "cpu" or negatives_NN.dtype != torch.float32:
         return negatives_NN.sort(dim=1, stable=True)
-    key_NN = _ascending(negatives_NN.add(0.0).view(torch.int32)).long() << 32  # -0.0 is 0.0
+    plain_NN = negatives_NN.add(0.0)  # -0.0 is 0.0
+    plain_NN.masked_fill_(plain_NN.isnan(), torch.nan)  # of one sign
+    key_NN = _ascending(plain_NN.view(torch.int32)).long() << 32
     key_NN |= torch.arange(key_NN.shape[1])
     key_NN.numpy().sort(axis=1)
     return _ascending((key_NN >> 32).int()).view(torch.float32), key_NN & (2**32 - 1)

@@ -15,6 +15,7 @@ import torch
 
 from orbitset.config import from_dict, to_dict
 from orbitset.encoders import Encoder, build_encoder
+from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
 from orbitset.models.card import describe_card
@@ -63,7 +64,16 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
         raise RunError(f"{folder} has no {WEIGHTS}: the weights of the model are missing") from None
     except (OSError, safetensors.SafetensorError) as error:
         raise RunError(f"{folder / WEIGHTS} cannot be read: {error}") from None
-    if _shapes(tensors) != _expected(description, folder):
+    network = None
+    if description.network.encoder.backbone == PAPERS:
+        expected = _expected(description, folder)
+    else:  # code of others: it need not work without memory
+        try:
+            network = _build(description, folder)
+        except ConfigError as error:
+            raise RunError(error.message, hint=error.hint) from None
+        expected = _shapes(network.state_dict())
+    if _shapes(tensors) != expected:
         raise RunError(f"{folder / WEIGHTS} is of another network than model.json describes")
     found = identify(tensors, description.network, description.input)
     if found != description.id:
@@ -71,7 +81,7 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
             f"{folder / WEIGHTS} has the id {found}, model.json says {description.id}: they do not belong "
             "together"
         )
-    network = _build(description)
+    network = network or _build(description, folder)
     network.load_state_dict(tensors)
     return Model(network.to(device), description)
 
@@ -103,12 +113,13 @@ def read_description(folder: Path) -> Description:
         raise RunError(f"{path} is damaged: {error}") from None
 
 
-def _build(description: Description) -> Encoder:
+def _build(description: Description, folder: Path) -> Encoder:
     return build_encoder(
         replace(description.network.encoder, is_pretrained=False),  # its weights are at hand
         in_channels=description.input.channels,
         size_px=description.input.size_px,
         has_transformer=description.network.has_transformer,
+        not_from=folder,
     )
 
 
@@ -116,7 +127,7 @@ def _expected(description: Description, folder: Path) -> dict[str, torch.Size]:
     """The weights that model.json describes. None is made: it may ask for any amount of memory."""
     try:
         with torch.device("meta"):
-            return _shapes(_build(description).state_dict())
+            return _shapes(_build(description, folder).state_dict())
     except (ConfigError, RuntimeError) as error:
         raise RunError(f"{folder / DESCRIPTION} describes no network: {error}") from None
 

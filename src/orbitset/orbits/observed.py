@@ -241,6 +241,33 @@ def _fits(images: Tensor, device: torch.device) -> bool:
     return images.numel() <= free * _SHARE_OF_DEVICE
 
 
+def classes_of_orbits(class_N: Tensor, orbit_N: Tensor) -> Tensor:
+    """From the class of each image, below 0 where none is known, to that of each orbit: that of any member,
+    numbered from 0 as they occur, or -1. An error names two rows of one orbit that differ.
+
+    >>> classes_of_orbits(torch.tensor([7, -1, -1, 5]), torch.tensor([0, 0, 1, 2])).tolist()
+    [1, -1, 0]
+    """
+    class_O = torch.full((int(orbit_N.max()) + 1,), -1).scatter_reduce(0, orbit_N, class_N, "amax")
+    is_other_N = (class_N >= 0) & (class_N != class_O[orbit_N])
+    if is_other_N.any():
+        one = int(is_other_N.nonzero()[0])
+        other = int(((orbit_N == orbit_N[one]) & (class_N == class_O[orbit_N[one]])).nonzero()[0])
+        raise SeveralClasses(one, other)
+    is_known_O = class_O >= 0
+    found_O = torch.full_like(class_O, -1)
+    found_O[is_known_O] = class_O[is_known_O].unique(return_inverse=True)[1]
+    return found_O
+
+
+class SeveralClasses(ValueError):
+    """Members of one orbit are of different classes."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"images {one} and {other} are of one orbit and of different classes")
+        self.rows = (one, other)
+
+
 def _check(images: Tensor, orbit_N: Tensor, canonical_O: Tensor, labels_O: Tensor | None) -> None:
     if images.ndim != 4 or images.dtype != torch.uint8:
         raise DataError(

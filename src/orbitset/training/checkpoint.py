@@ -1,4 +1,5 @@
-"""One file that holds all a run needs to go on: model, objective, optimizer, step.
+"""One file that holds all a run needs to go on: model, objective, optimizer, step, and where random numbers
+are, for networks that draw some.
 
 It is written beside and renamed, so the previous checkpoint survives a full disk or a kill, and holds
 plain tensors and numbers, so that loading one runs no code.
@@ -30,6 +31,7 @@ def save_checkpoint(
     tensors |= {f"loss.{k}": v for k, v in loss.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{k}": v for k, v in state.items()}
+    tensors |= {f"random.{device}": state for device, state in _random_states(model).items()}
     metadata = {"progress": json.dumps(progress)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +63,9 @@ def load_checkpoint(
         raise RunError(
             f"the checkpoint {path} is of another model than the configuration's"
         ) from None
+    for device in _random_states(model):
+        if (drawn := tensors.get(f"random.{device}")) is not None:
+            torch.set_rng_state(drawn) if device == "cpu" else torch.cuda.set_rng_state(drawn)
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in _part(tensors, "optimizer.").items():
         place, name = key.split(".", 1)
@@ -91,6 +96,14 @@ def load_model(path: Path, model: nn.Module) -> None:
         ) from None
     except (OSError, safetensors.SafetensorError) as error:
         raise RunError(f"the weights {path} cannot be loaded: {error}") from None
+
+
+def _random_states(model: nn.Module) -> dict[str, Tensor]:
+    """Of torch's own generators, which dropout and the like draw from."""
+    states = {"cpu": torch.get_rng_state()}
+    if next(model.parameters()).is_cuda:
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -121,7 +121,8 @@ def fit(
     """Minimise the objective over `steps` batches with Adam.
 
     The learning rate is `learning_rate(step, …)` with at most a tenth of the steps for warming up;
-    `rate_shares` gives parts of the model, named by how the names of their weights begin, a share of it.
+    `rate_shares` gives parts of the model, named by how the names of their weights begin, a share of it;
+    the longest name counts.
     `evaluate` is called with the model at the steps in `evaluate_at` (0 is before training) and its
     numbers go to the run's metrics with the mean terms since the last evaluation. With a run, state is
     saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
@@ -257,14 +258,15 @@ def _by_share(
 ) -> dict[float, list[nn.Parameter]]:
     """All weights, those of the loss last; of what is not named the share is 1."""
     found: dict[float, list[nn.Parameter]] = {}
-    used = set()
+    names = [name for name, _ in model.named_parameters()]
+    for part, share in shares.items():
+        if not 0 <= share < math.inf:
+            raise ValueError(f"rate_shares gives {part!r} {share}; give a number of at least 0")
+        if not any(name.startswith(part) for name in names):
+            raise ValueError(f"rate_shares names {part!r}, with which no weight's name begins")
     for name, weight in model.named_parameters():
-        part = next((part for part in shares if name.startswith(part)), None)
-        used.add(part)
-        found.setdefault(1.0 if part is None else shares[part], []).append(weight)
-    unused = set(shares) - used
-    if unused:
-        raise ValueError(f"rate_shares names {sorted(unused)}, with which no weight's name begins")
+        named = sorted((part for part in shares if name.startswith(part)), key=len)
+        found.setdefault(shares[named[-1]] if named else 1.0, []).append(weight)
     if of_loss := list(loss.parameters()):
         found.setdefault(1.0, []).extend(of_loss)
     return found
