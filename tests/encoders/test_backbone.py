@@ -91,6 +91,11 @@ def test_images_of_another_shape_are_refused():
         model.encode(torch.rand(2, 3, 16, 16))
 
 
+def test_layers_without_a_size_are_refused():
+    with pytest.raises(ConfigError, match="has layers without a size"):
+        BackboneEncoder(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), size_px=16)
+
+
 @pytest.mark.parametrize(
     ("found", "word"),
     [

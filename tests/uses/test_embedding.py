@@ -5,6 +5,7 @@ import tarfile
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import orbitset
@@ -180,3 +181,25 @@ def test_rectified_images_replace_nothing_unasked_and_never_what_they_are_made_o
         with pytest.raises(RunError, match="is one of the images to rectify"):
             rectify_to_folder(model, [photos], out, overwrite=True)
     assert (photos / "ant" / "1.png").read_bytes() == before
+
+
+def test_batches_encoded_side_by_side_keep_their_order(model, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    for at in range(23):
+        image = Image.fromarray(rng.integers(0, 256, (16, 16), np.uint8))
+        image.save(tmp_path / f"{at:02}.png")
+    monkeypatch.setattr(embeddings, "_BATCH", 3)
+    found = embed(model, [tmp_path])
+    alone = [model.embed([path])[0] for path in found.paths]
+    np.testing.assert_allclose(found.codes_ND, np.stack(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_the_number_of_threads_is_as_before(model, tmp_path):
+    Image.new("L", (16, 16)).save(tmp_path / "a.png")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        embed(model, [tmp_path])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

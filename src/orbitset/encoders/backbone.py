@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from orbitset.encoders.code_norm import CodeNorm, build_code_norm
 from orbitset.encoders.rectifying import TIMM, check_images
@@ -276,6 +277,8 @@ def _features(backbone: nn.Module, images: Tensor) -> Tensor:
 def _num_features(backbone: nn.Module, in_channels: int, size_px: int) -> int:
     """How many it gives, after a look at all that could go wrong later."""
     name, was_training = type(backbone).__name__, backbone.training
+    if any(map(is_lazy, backbone.parameters())):
+        raise ConfigError(f"{name} has layers without a size; give them one instead of lazy ones")
     state = copy.deepcopy(backbone.state_dict())
     device = next((weight.device for weight in backbone.parameters()), torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)

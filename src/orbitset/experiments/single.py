@@ -29,7 +29,7 @@ from orbitset.models import load_model_folder
 from orbitset.models.folder import read_description
 from orbitset.orbits.batches import OrbitBatches
 from orbitset.runs import Run
-from orbitset.seeds import stable_seed
+from orbitset.seeds import stable_seed, stream
 from orbitset.training.checkpoint import load_model, save_model
 from orbitset.training.fit import fit
 from orbitset.training.progress import Progress, Silent
@@ -232,7 +232,8 @@ def build_model(config: Experiment, task: Task) -> Encoder:
     if config.encoder.backbone != PAPERS:
         plain = replace(config.encoder, is_pretrained=False)
         again = _seeded("another model", config.seed, lambda: build(plain))
-        check_restorable(model, again, torch.rand(2, in_channels, size_px, size_px))
+        shape = (2, in_channels, size_px, size_px)
+        check_restorable(model, again, torch.rand(shape, generator=stream("restorable")))
     return model
 
 

@@ -4,7 +4,9 @@ Shapes: N images, D code entries.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from orbitset.precision import Precision
 
 Progress = Callable[[int, int], None]
 """Images done, and of how many"""
-_BATCH = 64
+_BATCH = 32
 _MOST_NAMED = 8
 
 
@@ -187,12 +189,43 @@ def _each(
     done = 0
     if on_progress is not None:
         on_progress(0, len(stream.table))
-    for places, pixels in stream:
+
+    def encode(pixels: np.ndarray) -> np.ndarray:
         shown = model.place(torch.from_numpy(pixels).to(model.device))
-        yield places, model.encode(shown, precision=precision).cpu().numpy()
+        codes: np.ndarray = model.encode(shown, precision=precision).cpu().numpy()
+        return codes
+
+    for places, codes in _side_by_side(encode, stream, is_cpu=model.device.type == "cpu"):
+        yield places, codes
         done += len(places)
         if on_progress is not None:
             on_progress(done + len(stream.problems), len(stream.table))
+
+
+def _side_by_side(
+    encode: Callable[[np.ndarray], np.ndarray], stream: ImageStream, *, is_cpu: bool
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """The codes of every batch in order. On a CPU each core encodes a batch of its own: cores that share one
+    wait for each other after every layer."""
+    if not is_cpu or torch.get_num_threads() == 1:
+        yield from ((places, encode(pixels)) for places, pixels in stream)
+        return
+    cores = torch.get_num_threads()
+    waiting: deque[tuple[list[int], Future[np.ndarray]]] = deque()
+    try:
+        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as threads:
+            for places, pixels in stream:
+                waiting.append((places, threads.submit(encode, pixels)))
+                if len(waiting) > cores:
+                    first, found = waiting.popleft()
+                    yield first, found.result()
+            while waiting:
+                first, found = waiting.popleft()
+                yield first, found.result()
+    finally:
+        for _, future in waiting:
+            future.cancel()
+        torch.set_num_threads(cores)
 
 
 def _targets(table: ImageTable, sources: Sequence[Path | str], out: Path) -> list[Path]:
