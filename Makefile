@@ -10,7 +10,7 @@ demo: $(VENV)/.core
 	$(BIN)/orbitset demo --overwrite
 
 test: lint types
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow

@@ -23,7 +23,7 @@ def _factors(rows):
     return {name: torch.tensor([row[i] for row in rows]) for i, name in enumerate("abc")}
 
 
-@pytest.mark.parametrize(("rule", "by_hand"), RULES, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize(("rule", "by_hand"), RULES, ids=[repr(rule) for rule, _ in RULES])
 @given(queries=VALUES, gallery=VALUES)
 def test_rules_equal_a_loop(rule, by_hand, queries, gallery):
     found = rule.holds(_factors(queries), _factors(gallery))

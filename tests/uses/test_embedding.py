@@ -183,7 +183,15 @@ def test_rectified_images_replace_nothing_unasked_and_never_what_they_are_made_o
     assert (photos / "ant" / "1.png").read_bytes() == before
 
 
-def test_batches_encoded_side_by_side_keep_their_order(model, tmp_path, monkeypatch):
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_batches_encoded_side_by_side_keep_their_order(model, tmp_path, monkeypatch, three_threads):
     rng = np.random.default_rng(0)
     for at in range(23):
         image = Image.fromarray(rng.integers(0, 256, (16, 16), np.uint8))
@@ -194,12 +202,7 @@ def test_batches_encoded_side_by_side_keep_their_order(model, tmp_path, monkeypa
     np.testing.assert_allclose(found.codes_ND, np.stack(alone), rtol=1e-4, atol=1e-5)
 
 
-def test_the_number_of_threads_is_as_before(model, tmp_path):
+def test_the_number_of_threads_is_as_before(model, tmp_path, three_threads):
     Image.new("L", (16, 16)).save(tmp_path / "a.png")
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        embed(model, [tmp_path])
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+    embed(model, [tmp_path])
+    assert torch.get_num_threads() == 3
