@@ -164,8 +164,8 @@ def check_restorable(network: nn.Module, again: nn.Module, images: Tensor) -> No
     state = network.state_dict()
     name = type(getattr(network, "backbone", network)).__name__
     odd = [key for key, value in state.items() if not isinstance(value, Tensor)]
-    places = [value.data_ptr() for value in state.values() if isinstance(value, Tensor)]
-    places = [place for place in places if place]
+    tensors = [value for value in state.values() if isinstance(value, Tensor)]
+    places = [tensor.data_ptr() for tensor in tensors if tensor.numel()]
     if odd or len(set(places)) < len(places):
         what = f"has {odd[0]}, which is no tensor" if odd else "uses one tensor under two names"
         raise ConfigError(f"{name} cannot be kept: among its weights it {what}")
