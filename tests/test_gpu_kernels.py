@@ -43,10 +43,10 @@ def _error(found, truth):
     return ((found.double() - truth.double()).norm() / truth.double().norm()).item()
 
 
-def _model(size, channels, code_norm="none"):
+def _model(size, channels, code_norm="none", unpooling="copy"):
     torch.manual_seed(0)
     model = RectifyingEncoder(
-        size_px=size, channels=channels, code_size=64, code_norm=code_norm
+        size_px=size, channels=channels, code_size=64, code_norm=code_norm, unpooling=unpooling
     ).cuda()
     with torch.no_grad():  # norms that matter: scales of either sign, shifts
         for module in model.modules():
@@ -76,19 +76,21 @@ def _pass(model, run, images, pulls, *, uses_decoder):
     ],
 )
 @pytest.mark.parametrize("code_norm", ["none", "batch", "unit", "sphere"])
-@pytest.mark.parametrize("uses_decoder", [True, False])
+@pytest.mark.parametrize(
+    ("uses_decoder", "unpooling"), [(True, "copy"), (True, "switches"), (False, "copy")]
+)
 def test_the_fused_network_is_as_near_the_truth_as_autocast(
-    size, channels, num, code_norm, uses_decoder
+    size, channels, num, code_norm, uses_decoder, unpooling
 ):
     """Truth: the same network in float64. Outputs, every gradient and the running statistics."""
     if num == 600 and code_norm != "none":
         pytest.skip("once is enough for the large batch")
-    model = _model(size, channels, code_norm)
+    model = _model(size, channels, code_norm, unpooling)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     images = torch.rand(num, 1, size, size, device="cuda")
     pulls = [torch.randn(num, 64, device="cuda"), torch.randn_like(images)]
 
-    exact = _model(size, channels, code_norm).double()
+    exact = _model(size, channels, code_norm, unpooling).double()
     run = exact if uses_decoder else exact.encode
     seen_exactly = images.double().requires_grad_()
     true_outputs, true_grads = _pass(exact, run, seen_exactly, pulls, uses_decoder=uses_decoder)

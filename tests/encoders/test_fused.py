@@ -9,7 +9,6 @@ from orbitset.encoders import RectifyingEncoder
 from orbitset.encoders.fused import FusedEncoder, _Pass
 from orbitset.encoders.fused_plan import (
     Plan,
-    decoder_kinds,
     encoder_kinds,
     why_other_network,
     why_other_shape,
@@ -30,7 +29,7 @@ def test_a_model_on_the_cpu_says_why_it_has_no_fused_twin():
     [
         ((3, 32, (16, 16), 2, "copy"), "one channel"),
         ((1, 32, (16, 16), 4, "copy"), "pooling"),
-        ((1, 32, (16, 16), 2, "switches"), "pooling"),
+        ((1, 32, (16, 16), 2, "corner"), "pooling"),
         ((1, 32, (16, 24), 2, "copy"), "channels only"),
         ((1, 48, (16, 16), 2, "copy"), "canvases"),
         ((1, 4, (16, 16, 32, 32), 2, "copy"), "canvases"),
@@ -38,7 +37,8 @@ def test_a_model_on_the_cpu_says_why_it_has_no_fused_twin():
 )
 def test_other_shapes_are_refused_in_words(shape, word):
     assert word in why_other_shape(*shape)
-    assert why_other_shape(1, 64, (16, 16, 32, 32), 2, "copy") is None
+    for unpooling in ("copy", "switches"):
+        assert why_other_shape(1, 64, (16, 16, 32, 32), 2, unpooling) is None
 
 
 def test_other_networks_are_refused_in_words():
@@ -66,7 +66,10 @@ def test_other_networks_are_refused_in_words():
 def test_layers_read_what_the_layers_before_them_leave():
     assert [encoder_kinds(layer)[0] for layer in range(4)] == ["IM2COL", "ACT", "ACT_POOL", "ACT"]
     assert [encoder_kinds(layer)[1] for layer in range(4)] == ["GRAD", "GRAD_POOL"] * 2
-    assert [decoder_kinds(layer)[1] for layer in range(4)] == ["ACT", "ACT_UP"] * 2
+    for unpooling, read in (("copy", "ACT_UP"), ("switches", "ACT_SWITCH")):
+        model = RectifyingEncoder(size_px=32, channels=(16, 32), code_size=8, unpooling=unpooling)
+        plan = Plan(model)
+        assert [plan.decoder_kinds(layer)[1] for layer in range(4)] == ["ACT", read] * 2
 
 
 def test_the_plan_packs_every_convolution_forward_and_transposed():
@@ -108,6 +111,7 @@ class _Launched:
 def _kernels_that_do_nothing(monkeypatch):
     factories = (
         layers.convolution, layers.weight_gradient, layers.pointwise, layers.finish_step,
+        layers.find_switches,
     )  # fmt: skip
     monkeypatch.setattr(layers, "Kernel", _Launched)
     monkeypatch.setattr(_Launched, "log", [])
@@ -122,9 +126,14 @@ def _kernels_that_do_nothing(monkeypatch):
 @pytest.mark.parametrize("uses_decoder", [True, False])
 @pytest.mark.parametrize("image_gradient", [True, False])
 @pytest.mark.parametrize("code_norm", ["none", "batch", "unit", "sphere"])
-def test_the_pass_launches_what_the_plan_compiles(uses_decoder, image_gradient, code_norm):
+@pytest.mark.parametrize("unpooling", ["copy", "switches"])
+def test_the_pass_launches_what_the_plan_compiles(
+    uses_decoder, image_gradient, code_norm, unpooling
+):
     """On a CPU: every gradient has the shape of its parameter."""
-    model = RectifyingEncoder(size_px=32, channels=(16, 32), code_size=8, code_norm=code_norm)
+    model = RectifyingEncoder(
+        size_px=32, channels=(16, 32), code_size=8, code_norm=code_norm, unpooling=unpooling
+    )
     plan, images = Plan(model), torch.rand(6, 1, 32, 32)
     run = _Pass(plan, images, uses_decoder, image_gradient)
     codes, rectified = run.forward()
@@ -134,4 +143,6 @@ def test_the_pass_launches_what_the_plan_compiles(uses_decoder, image_gradient, 
     assert [g.shape for g in grads] == [p.shape for p in parameters]
     layered = [text for text in _Launched.log if re.search("(convolution|weight_gradient)_", text)]
     assert sorted(layered) == sorted(plan.sources(6, uses_decoder, image_gradient))
+    found = [text for text in _Launched.log if re.search("#define NAME switches_", text)]
+    assert len(found) == (2 if uses_decoder and unpooling == "switches" else 0)
     assert (run.grad_images is not None) == image_gradient

@@ -82,12 +82,12 @@ _LAYERS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["ACT", "ACT_POOL", "ACT_UP", "GRAD", "GRAD_POOL"])
+@pytest.mark.parametrize("kind", ["ACT", "ACT_POOL", "ACT_UP", "ACT_SWITCH", "GRAD", "GRAD_POOL"])
 @pytest.mark.parametrize("images", [1, 256, 1024])
 def test_every_convolution_has_a_shape_that_fits_a_block(kind, images):
     """At most 1,024 threads and 227 KiB of shared memory, and whole warps of work."""
     for size, inputs, outputs in _LAYERS:
-        for output in ("STATS", "MASK", "MASK_POOL", "SUM_MASK"):
+        for output in ("STATS", "MASK", "MASK_POOL", "SUM_MASK", "SWITCH_MASK"):
             layer = (size, inputs, outputs, kind, output)
             shape = layers.convolution_shape(*layer, images=images)
             _, _, threads, shared = layers.convolution_plan(*layer, shape)

@@ -23,6 +23,7 @@ def _needs_compiler(monkeypatch, tmp_path):
         ({}, 256, True),
         ({}, 1024, False),
         ({"size_px": 32, "channels": (32, 32, 128), "code_size": 8}, 16, True),
+        ({"unpooling": "switches"}, 256, True),
     ],
 )
 def test_every_kernel_of_a_network_compiles(settings, num, uses_decoder):
@@ -36,6 +37,7 @@ def test_the_other_kernels_compile(arch):
     for file in ("warp.cu", "triplets.cu", "squared_error.cu"):
         assert nvrtc.compile_cubin(nvrtc.source(file, {"THREADS": 128}), arch)
     assert nvrtc.compile_cubin(layers.finish_step_source(), arch)
+    assert nvrtc.compile_cubin(layers.find_switches(4, 128).text, arch)
     for kind, output in (
         ("ACT_POOL", "STORE"), ("RAW", "STATS"), ("GRAD", "STORE"), ("RAW", "MASK_POOL"),
     ):  # fmt: skip

@@ -16,14 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orbitset.encoders.fused_plan import Plan, decoder_kinds, encoder_kinds, why_not_fused
+from orbitset.encoders.fused_launch import Launches, Pair, Source
+from orbitset.encoders.fused_plan import Plan, encoder_kinds, why_not_fused
 from orbitset.encoders.rectifying import RectifyingEncoder
 from orbitset.kernels import layers as kernels
 from orbitset.precision import products_in
-
-_Source = tuple[kernels.Kind, kernels.Operand]
-_Pair = tuple[_Source, _Source]
-"""Two operands whose product is a weight gradient: the one that is shifted and the one that is not."""
 
 
 class FusedEncoder(nn.Module):
@@ -88,14 +85,15 @@ class _Pass:
         self.images = images.float().contiguous()
         self.grad_images = torch.empty_like(self.images) if image_gradient else None
         self.num = len(images)
-        self.packed = plan.pack()
+        self.launch = Launches(plan, self.num)
         num_norms = len(plan.norms) + (plan.depth if uses_decoder else 0)
         shape = (num_norms, 2, kernels.REPLICAS * 2 * max(plan.widths))
         self.sums = torch.zeros(shape, dtype=torch.float64, device=images.device)
         self.y: list[Tensor] = []
         self.z: dict[int, Tensor] = {}
+        self.switches: dict[int, Tensor] = {}  # by layer, of the pooling behind it
         self.slabs: dict[int, Tensor] = {}
-        self.decoder_pairs: dict[int, _Pair] = {}
+        self.decoder_pairs: dict[int, Pair] = {}
         self.kept: list[Tensor] = []  # gradients that are read again for those of the weights
 
     def forward(self) -> tuple[Tensor, Tensor]:
@@ -105,11 +103,15 @@ class _Pass:
             self.y.append(y)
             source = self._encoder_input(layer)
             target = kernels.operand(y, norm=self._norm(layer))
-            self._convolve(layer, *source, "STATS", target, transposed=False)
+            self.launch.convolve(layer, *source, "STATS", target, transposed=False)
+            if self.uses_decoder and plan.uses_switches and layer % 2:
+                size = plan.sizes[layer] // 2
+                self.switches[layer] = self._empty(size, plan.widths[layer + 1], torch.uint8)
+                self.launch.find_switches(target, self.switches[layer])
         top_width = plan.widths[-1]
         self.pooled = self._empty(plan.top, top_width)
         last = kernels.operand(self.y[-1], norm=self._norm(plan.depth - 1))
-        self._pointwise(plan.top, top_width, "ACT_POOL", last, "STORE", self.pooled)
+        self.launch.pointwise(plan.top, top_width, "ACT_POOL", last, "STORE", self.pooled)
         weight = model.encoder.code.weight.detach()
         # the kernels keep channels last, the weights expect them first
         by_channel = weight.view(len(weight), top_width, plan.top**2)
@@ -133,17 +135,17 @@ class _Pass:
         top = self.rounded_codes @ self.code_weight
         self.z[plan.depth] = top.view(self.num, plan.top, plan.top, plan.widths[-1])
         target = kernels.operand(self.z[plan.depth], norm=self._decoder_norm(plan.depth))
-        self._pointwise(plan.top, plan.widths[-1], "RAW", target, "STATS", target)
+        self.launch.pointwise(plan.top, plan.widths[-1], "RAW", target, "STATS", target)
         for layer in range(plan.depth - 1, 0, -1):
             z = self.z[layer] = self._empty(plan.sizes[layer], plan.widths[layer])
             target = kernels.operand(z, norm=self._decoder_norm(layer))
             source = self._decoder_input(layer)
-            self._convolve(layer, *source, "STATS", target, transposed=True)
+            self.launch.convolve(layer, *source, "STATS", target, transposed=True)
         size = plan.sizes[0]
         rectified = torch.empty(self.num, 1, size, size, device=codes.device)
         target = kernels.operand(rectified)
         source = self._decoder_input(0)
-        self._convolve(0, *source, "IMAGE", target, transposed=True, bias=model.decoder.bias)
+        self.launch.convolve(0, *source, "IMAGE", target, transposed=True, bias=model.decoder.bias)
         return rectified
 
     def backward(self, grad_codes: Tensor, grad_rectified: Tensor) -> list[Tensor | None]:
@@ -183,7 +185,7 @@ class _Pass:
         plan = self.plan
         grad = grad_rectified
         for layer in range(plan.depth):
-            out_kind = decoder_kinds(layer)[0]
+            out_kind = plan.decoder_kinds(layer)[0]
             pre = self.z.get(layer)
             norm = self._decoder_norm(layer) if layer else None
             arriving = kernels.operand(grad, pre, norm)
@@ -191,25 +193,29 @@ class _Pass:
             self.kept.append(grad)
             below = self.z[layer + 1]
             grad = torch.empty_like(below)
-            target = kernels.operand(grad, below, self._decoder_norm(layer + 1))
-            output: kernels.Output = "SUM_MASK" if layer % 2 else "MASK"
-            self._convolve(layer, out_kind, arriving, output, target, transposed=False)
+            norm = self._decoder_norm(layer + 1)
+            target = kernels.operand(grad, below, norm, self.switches.get(layer))
+            output = plan.decoder_output(layer)
+            self.launch.convolve(layer, out_kind, arriving, output, target, transposed=False)
         top = self.z[plan.depth]
         result = torch.empty_like(top)
         arriving = kernels.operand(grad, top, self._decoder_norm(plan.depth))
-        self._pointwise(plan.top, plan.widths[-1], "GRAD", arriving, "STORE", result)
+        self.launch.pointwise(plan.top, plan.widths[-1], "GRAD", arriving, "STORE", result)
         return result.view(self.num, -1)
 
     def _encoder_backward(self, grad: Tensor) -> None:
         plan = self.plan
         last = plan.depth - 1
         target = kernels.operand(grad, self.y[last], self._norm(last))
-        self._pointwise(plan.top, plan.widths[-1], "RAW", target, "MASK_POOL", target)
+        self.launch.pointwise(plan.top, plan.widths[-1], "RAW", target, "MASK_POOL", target)
         for layer in range(last, -1, -1):
             kind = encoder_kinds(layer)[1]
             arriving = kernels.operand(grad, self.y[layer], self._norm(layer))
             source = self._encoder_input(layer)
-            self._weight_gradient(layer, (source, (kind, arriving)))
+            pair = (source, (kind, arriving))
+            self.slabs[layer] = self.launch.weight_gradient(
+                layer, pair, self.decoder_pairs.get(layer)
+            )
             if layer == 0:
                 self._image_gradient(kind, arriving)
                 break
@@ -218,28 +224,29 @@ class _Pass:
             leaving = self._empty(size, width)
             target = kernels.operand(leaving, below, self._norm(layer - 1))
             output: kernels.Output = "MASK" if layer % 2 else "MASK_POOL"
-            self._convolve(layer, kind, arriving, output, target, transposed=True)
+            self.launch.convolve(layer, kind, arriving, output, target, transposed=True)
             grad = leaving
 
     def _image_gradient(self, kind: kernels.Kind, arriving: kernels.Operand) -> None:
         if self.grad_images is not None:
             target = kernels.operand(self.grad_images)
             zero = self.plan.zero
-            self._convolve(0, kind, arriving, "IMAGE", target, transposed=True, bias=zero)
+            self.launch.convolve(0, kind, arriving, "IMAGE", target, transposed=True, bias=zero)
 
-    def _encoder_input(self, layer: int) -> _Source:
+    def _encoder_input(self, layer: int) -> Source:
         kind = encoder_kinds(layer)[0]
         if layer == 0:
             return kind, kernels.operand(self.images)
         return kind, kernels.operand(self.y[layer - 1], norm=self._norm(layer - 1))
 
-    def _decoder_input(self, layer: int) -> _Source:
-        source = kernels.operand(self.z[layer + 1], norm=self._decoder_norm(layer + 1))
-        return decoder_kinds(layer)[1], source
+    def _decoder_input(self, layer: int) -> Source:
+        norm, switches = self._decoder_norm(layer + 1), self.switches.get(layer)
+        source = kernels.operand(self.z[layer + 1], norm=norm, switches=switches)
+        return self.plan.decoder_kinds(layer)[1], source
 
-    def _empty(self, size: int, width: int) -> Tensor:
+    def _empty(self, size: int, width: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         shape = (self.num, size, size, width)
-        return torch.empty(shape, dtype=torch.bfloat16, device=self.images.device)
+        return torch.empty(shape, dtype=dtype, device=self.images.device)
 
     def _norm(self, layer: int) -> kernels.Norm:
         return self._describe(self.plan.norms[layer], layer, self.plan.sizes[layer])
@@ -259,79 +266,6 @@ class _Pass:
             self.num * size * size,
             norm.eps,
         )
-
-    def _convolve(
-        self,
-        layer: int,
-        kind: kernels.Kind,
-        source: kernels.Operand,
-        output: kernels.Output,
-        target: kernels.Operand,
-        *,
-        transposed: bool,
-        bias: Tensor | None = None,
-    ) -> None:
-        plan = self.plan
-        inputs, outputs = (max(16, width) for width in plan.widths[layer : layer + 2])
-        if transposed:
-            inputs, outputs = outputs, inputs
-        size = plan.sizes[layer]
-        shape = kernels.convolution_shape(size, inputs, outputs, kind, output, images=self.num)
-        kernel = kernels.convolution(size, inputs, outputs, kind, output, shape)
-        images, rows, columns = kernels.tile(size, shape.pixels)
-        tiles = -(-self.num // images) * (size // rows) * (size // columns)
-        weights = self.packed[2 * layer + transposed]
-        kernel(
-            (min(tiles, kernel.resident_blocks), 1),
-            source,
-            ctypes.c_void_p(weights.data_ptr()),
-            target,
-            ctypes.c_void_p(None if bias is None else bias.data_ptr()),
-            ctypes.c_int(self.num),
-        )
-
-    def _weight_gradient(self, layer: int, encoder: _Pair) -> None:
-        """Of the encoder's layer and, where there is a decoder, of the one tied to it."""
-        plan = self.plan
-        inputs, outputs = (max(16, width) for width in plan.widths[layer : layer + 2])
-        size = plan.sizes[layer]
-        decoder = self.decoder_pairs.get(layer)
-        taps = 1 if layer == 0 else 9
-        kind = encoder[0][0]
-        shape = kernels.gradient_shape(
-            size, inputs, outputs, kind, is_tied=decoder is not None, images=self.num
-        )
-        kinds = [None if pair is None else (pair[0][0], pair[1][0]) for pair in (encoder, decoder)]
-        assert kinds[0] is not None
-        kernel = kernels.weight_gradient(size, inputs, outputs, kinds[0], kinds[1], shape)
-        images, rows, columns = kernels.tile(size, shape.pixels)
-        tiles = -(-self.num // images) * (size // rows) * (size // columns)
-        groups = inputs // (16 * shape.warps_m) * (outputs // (8 * shape.nt * shape.warps_n))
-        blocks = max(1, min(tiles, kernel.resident_blocks // groups))
-        self.slabs[layer] = torch.empty(blocks, taps * inputs * outputs, device=self.images.device)
-        kernel(
-            (blocks, groups),
-            kernels.Pair(encoder[0][1], encoder[1][1]),
-            kernels.Pair() if decoder is None else kernels.Pair(decoder[0][1], decoder[1][1]),
-            ctypes.c_void_p(self.slabs[layer].data_ptr()),
-            ctypes.c_int(self.num),
-        )
-
-    def _pointwise(
-        self,
-        size: int,
-        width: int,
-        kind: kernels.Kind,
-        source: kernels.Operand,
-        output: kernels.Output,
-        target: kernels.Operand | Tensor,
-    ) -> None:
-        if isinstance(target, Tensor):
-            target = kernels.operand(target)
-        kernel = kernels.pointwise(size, width, kind, output)
-        blocks = -(-self.num * size * size * width // 8 // kernel.threads)
-        few = min(blocks, kernel.resident_blocks // 4)  # more would only wait for each other's sums
-        kernel((max(1, few), 1), source, target, ctypes.c_int(self.num))
 
     def _sum_slabs(self) -> list[Tensor]:
         grads, rows, first = [], [], 0

@@ -49,8 +49,8 @@ def why_other_shape(
     """What keeps a network of this shape from being fused."""
     if in_channels != 1:
         return "fused kernels take images of one channel"
-    if unpooling != "copy" or pool != 2:
-        return "fused kernels know pooling of 2 and un-pooling by copies only"
+    if unpooling == "corner" or pool != 2:
+        return "fused kernels know pooling of 2 and un-pooling by copies or switches only"
     if any(width not in _WIDTHS for width in widths):
         return f"fused kernels know layers of {', '.join(map(str, _WIDTHS))} channels only"
     is_power = size_px & (size_px - 1) == 0
@@ -66,17 +66,13 @@ def encoder_kinds(layer: int) -> kernels.Kinds:
     return ("ACT_POOL" if layer else "IM2COL"), "GRAD"
 
 
-def decoder_kinds(layer: int) -> kernels.Kinds:
-    """How a decoder's layer reads the gradient of its output, and its input."""
-    return ("GRAD" if layer else "IM2COL"), ("ACT_UP" if layer % 2 else "ACT")
-
-
 class Plan:
     """What does not change from batch to batch: layer shapes, and where weights go."""
 
     def __init__(self, model: RectifyingEncoder) -> None:
         encoder, decoder = model.encoder, model.decoder
         self.model = model
+        self.uses_switches = decoder.unpooling == "switches"
         self.widths = encoder.widths
         self.depth = len(encoder.convs)
         self.sizes = [model.size_px >> (layer // 2) for layer in range(self.depth)]
@@ -101,6 +97,17 @@ class Plan:
         self.zero = torch.zeros(1, device=device)
         self._prepared: set[tuple[bool, bool, bool]] = set()
 
+    def decoder_kinds(self, layer: int) -> kernels.Kinds:
+        """How a decoder's layer reads the gradient of its output, and its input."""
+        unpooled: kernels.Kind = "ACT_SWITCH" if self.uses_switches else "ACT_UP"
+        return ("GRAD" if layer else "IM2COL"), (unpooled if layer % 2 else "ACT")
+
+    def decoder_output(self, layer: int) -> kernels.Output:
+        """What becomes of the gradient of a decoder layer's input."""
+        if layer % 2:
+            return "SWITCH_MASK" if self.uses_switches else "SUM_MASK"
+        return "MASK"
+
     def prepare(self, num: int, uses_decoder: bool, image_gradient: bool) -> None:
         """Compile the kernels of all layers at once, before the first of them is needed."""
         key = (num >= kernels.MANY_IMAGES, uses_decoder, image_gradient)
@@ -123,10 +130,10 @@ class Plan:
                 passes.append((outputs, inputs, out_of, "MASK" if layer % 2 else "MASK_POOL"))
             elif image_gradient:
                 passes.append((outputs, inputs, out_of, "IMAGE"))
-            decoder = decoder_kinds(layer) if uses_decoder else None
+            decoder = self.decoder_kinds(layer) if uses_decoder else None
             if decoder is not None:
                 passes.append((outputs, inputs, decoder[1], "STATS" if layer else "IMAGE"))
-                passes.append((inputs, outputs, decoder[0], "SUM_MASK" if layer % 2 else "MASK"))
+                passes.append((inputs, outputs, decoder[0], self.decoder_output(layer)))
             for one, other, kind, output in passes:
                 shape = kernels.convolution_shape(size, one, other, kind, output, images=num)
                 plan = kernels.convolution_plan(size, one, other, kind, output, shape)

@@ -26,10 +26,12 @@ __device__ __forceinline__ double total(const double* sums, int index, int chann
   return sum;
 }
 
-// What a kernel reads: `values`, and where a gradient is read also `pre`, the output it belongs to.
+// What a kernel reads: `values`, and where a gradient is read also `pre`, the output it belongs to. `switches` has a
+// byte for each value that is un-pooled by them: which cell of its window it goes to.
 struct Operand {
   const void* values;
   const void* pre;
+  const u8* switches;
   Norm norm;
 };
 
@@ -39,6 +41,7 @@ enum Kind {
   ACT,        // relu(norm(y))
   ACT_POOL,   // its maximum over 2x2 windows; y is twice as large
   ACT_UP,     // each value in a 2x2 window; y is half as large
+  ACT_SWITCH, // the same, but in one cell of the window, with zeros in the others
   GRAD,       // gradient of y from that of relu(norm(y))
   GRAD_POOL,  // the same from that of its pooled maxima
   IM2COL,     // the 3x3 surroundings of each pixel of a float image as 16 channels, the last 7 zero
@@ -51,8 +54,12 @@ enum Output {
   MASK,        // gradient of relu(norm(y)): masked, with sums
   MASK_POOL,   // gradient of pooled maxima: masked, with sums
   SUM_MASK,    // gradient of values that were copied to 2x2 windows: summed, masked, with sums
+  SWITCH_MASK, // gradient of values that went to one cell of a window: taken from there, masked, with sums
   IMAGE,       // channel 0 alone, in float, with a bias
 };
+__device__ constexpr bool is_half(Kind kind) { return kind == ACT_UP || kind == ACT_SWITCH; }
+__device__ constexpr bool is_half(Output output) { return output == SUM_MASK || output == SWITCH_MASK; }
+__device__ constexpr bool is_masked(Output output) { return output == MASK || output == MASK_POOL || is_half(output); }
 
 __device__ __forceinline__ float low(u32 v) { return __uint_as_float(v << 16); }
 __device__ __forceinline__ float high(u32 v) { return __uint_as_float(v & 0xffff0000u); }
@@ -71,6 +78,13 @@ __device__ __forceinline__ uint4 packed(const float (&f)[8]) {
 __device__ __forceinline__ uint4 load16(const void* p, i64 element) {
   return __ldg(reinterpret_cast<const uint4*>(reinterpret_cast<const u16*>(p) + element));
 }
+// The switches of 8 neighbouring channels.
+struct Switches {
+  uint2 bytes = {};
+
+  static __device__ __forceinline__ Switches read(const u8* at) { return {__ldg(reinterpret_cast<const uint2*>(at))}; }
+  __device__ __forceinline__ int cell(int i) const { return (i < 4 ? bytes.x : bytes.y) >> (i % 4 * 8) & 0xff; }
+};
 __device__ __forceinline__ void store16(void* p, i64 element, const uint4& v) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
                :: "l"(reinterpret_cast<u16*>(p) + element), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
@@ -162,6 +176,14 @@ __device__ __forceinline__ uint4 gradient(
 #pragma unroll
   for (int i = 0; i < 8; ++i) a[i] = fmaf(scale[i], a[i], fmaf(by_y[i], b[i], constant[i]));
   return packed(a);
+}
+
+__device__ __forceinline__ uint4 kept_at(const uint4& v, const Switches& switches, int cell) {
+  float f[8];
+  unpack(v, f);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) f[i] = switches.cell(i) == cell ? f[i] : 0.f;
+  return packed(f);
 }
 
 // Which of four cells holds the maximum of the rounded activations, the first of equals, for 8 channels;
@@ -278,11 +300,11 @@ struct Tile {
     const int row = LESS == 2 ? at.row >> 1 : at.row * MORE, column = LESS == 2 ? at.column * CELL >> 1 : at.column * CELL * MORE;
     return ((at.image * (SIZE * MORE / LESS) + row) * (SIZE * MORE / LESS) + column) * CHANNELS;
   }
-  template <int MORE, int LESS>
-  static __device__ __forceinline__ const u16* first(const void* values, int channel, int n0, int h0, int w0) {
+  template <int MORE, int LESS, typename T = u16>
+  static __device__ __forceinline__ const T* first(const void* values, int channel, int n0, int h0, int w0) {
     constexpr int SIDE = SIZE * MORE / LESS;
     const i64 at = (i64(n0) * SIDE + h0 * MORE / LESS) * SIDE + w0 * MORE / LESS;
-    return reinterpret_cast<const u16*>(values) + at * CHANNELS + channel;
+    return reinterpret_cast<const T*>(values) + at * CHANNELS + channel;
   }
 
   static __device__ __forceinline__ u8* cell(u8* shared, const At& at, int k) {
@@ -305,7 +327,7 @@ struct Tile {
     const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
     extra += group * 16;
     // gradients of pooled maxima lie in a tensor half as large, as what is un-pooled does
-    constexpr int MORE = KIND == ACT_POOL ? 2 : 1, LESS = KIND == ACT_UP || KIND == GRAD_POOL ? 2 : 1;
+    constexpr int MORE = KIND == ACT_POOL ? 2 : 1, LESS = is_half(KIND) || KIND == GRAD_POOL ? 2 : 1;
     const u16* const values = first<MORE, LESS>(from.values, channel, n0, h0, w0);
     const u16* const pre = first<1, 1>(from.pre, channel, n0, h0, w0);
     each<HAS_RIM>(n0, h0, w0, images, [&](const At& at) {
@@ -337,6 +359,7 @@ struct Tile {
     const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
     const Channels c(coefs, group);
     const u16* const pre = first<1, 1>(from.pre, channel, n0, h0, w0);
+    const u8* const switches = first<1, 2, u8>(from.switches, channel, n0, h0, w0);
     extra += group * 16;
     each<(HALO > 0)>(n0, h0, w0, images, [&](const At& at) {
       constexpr int CELLS = IS_POOLED ? 4 : 1;
@@ -354,6 +377,8 @@ struct Tile {
             v[0] = gradient(v[0], *reinterpret_cast<const uint4*>(beside(extra, at, 0)), c.scale, c.by_y, c.constant);
           else
             v[0] = activate(v[0], c.scale, c.shift);
+          if constexpr (KIND == ACT_SWITCH)
+            v[0] = kept_at(v[0], Switches::read(switches + offset<1, 2>(at)), (at.row & 1) * 2 + (at.column & 1));
           if constexpr (KIND == ACT_POOL)
 #pragma unroll
             for (int k = 0; k < 3; ++k)
@@ -461,7 +486,7 @@ __device__ __forceinline__ void finish(const Operand& to, uint4 v, const float (
     if constexpr (OUTPUT == STATS) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) sums.add(i, f[i], f[i]);
-    } else if constexpr (OUTPUT == MASK || OUTPUT == SUM_MASK) {
+    } else if constexpr (OUTPUT == MASK || is_half(OUTPUT)) {
       float y[8];
       unpack(load16(to.pre, at), y);
 #pragma unroll

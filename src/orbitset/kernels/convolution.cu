@@ -19,14 +19,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, const float* bias, int images) {
   extern __shared__ __align__(16) u8 buffers[];
   __shared__ __align__(16) float in_coefs[KIND == RAW || KIND == IM2COL ? 4 : 4 * IN];
-  __shared__ __align__(16) float out_coefs[OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK ? 4 * OUT : 4];
+  __shared__ __align__(16) float out_coefs[is_masked(OUTPUT) ? 4 * OUT : 4];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
 
   if constexpr (KIND != RAW && KIND != IM2COL)
     fill_coefficients<KIND == GRAD || KIND == GRAD_POOL>(in_coefs, from.norm, 0, IN, IN);
-  if constexpr (OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK)
-    fill_coefficients<false>(out_coefs, to.norm, 0, OUT, OUT);
+  if constexpr (is_masked(OUTPUT)) fill_coefficients<false>(out_coefs, to.norm, 0, OUT, OUT);
   __syncthreads();
 
   // the address of a tap's operand is the sum of a part by tile of 16 pixels, one by column and channels, one by row
@@ -120,32 +119,36 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     } else {
       const int group = threadIdx.x % OUT_GROUPS;
       float scale[8], shift[8];
-      if constexpr (OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK) {
+      if constexpr (is_masked(OUTPUT)) {
         read8<OUT>(out_coefs, 0, group * 8, scale);
         read8<OUT>(out_coefs, 1, group * 8, shift);
       }
-      constexpr int SHRINK = OUTPUT == SUM_MASK ? 2 : 1, SIDE = SIZE / SHRINK, HIGH = ROWS / SHRINK;
+      constexpr int SHRINK = is_half(OUTPUT) ? 2 : 1, SIDE = SIZE / SHRINK, HIGH = ROWS / SHRINK;
       const i64 first = ((i64(n0) * SIDE + h0 / SHRINK) * SIDE + w0 / SHRINK) * OUT + group * 8;
       const i64 first_wide = ((i64(n0) * 2 * SIZE + h0 * 2) * 2 * SIZE + w0 * 2) * OUT + group * 8;
       each_place<IMAGES * HIGH, COLUMNS / SHRINK, OUT_GROUPS, THREADS, 4>([&](int line, int column) {
         const int image = IMAGES == 1 ? 0 : line / HIGH, row = line - image * HIGH;
         if (IMAGES > 1 && n0 + image >= images) return;
         const int pixel = line * SHRINK * COLUMNS + column * SHRINK;
+        const i64 at = first + ((image * SIDE + row) * SIDE + column) * OUT;
         uint4 v = *reinterpret_cast<const uint4*>(shared + Staged::offset(pixel, group));
-        if constexpr (OUTPUT == SUM_MASK) {
+        if constexpr (is_half(OUTPUT)) {
           float f[8];
           unpack(v, f);
+          Switches switches;
+          if constexpr (OUTPUT == SWITCH_MASK) switches = Switches::read(to.switches + at);
 #pragma unroll
           for (int k = 1; k < 4; ++k) {
             float other[8];
             const int beside = pixel + k / 2 * COLUMNS + k % 2;
             unpack(*reinterpret_cast<const uint4*>(shared + Staged::offset(beside, group)), other);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) f[i] += other[i];
+            for (int i = 0; i < 8; ++i)
+              f[i] = OUTPUT == SUM_MASK ? f[i] + other[i] : switches.cell(i) == k ? other[i] : f[i];
           }
           v = packed(f);
         }
-        finish<OUTPUT, OUT, SIDE>(to, v, scale, shift, sums, first + ((image * SIDE + row) * SIDE + column) * OUT,
+        finish<OUTPUT, OUT, SIDE>(to, v, scale, shift, sums, at,
                                   first_wide + ((image * 2 * SIZE + row * 2) * 2 * SIZE + column * 2) * OUT);
       });
     }
@@ -153,6 +156,5 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     else __syncthreads();
   }
   if constexpr (OUTPUT == STATS) add_sums<OUT, THREADS>(buffers, sums, to.norm.sums);
-  if constexpr (OUTPUT == MASK || OUTPUT == MASK_POOL || OUTPUT == SUM_MASK)
-    add_sums<OUT, THREADS>(buffers, sums, to.norm.grad_sums);
+  if constexpr (is_masked(OUTPUT)) add_sums<OUT, THREADS>(buffers, sums, to.norm.grad_sums);
 }

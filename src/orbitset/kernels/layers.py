@@ -15,8 +15,8 @@ from torch import Tensor
 from orbitset.kernels import shapes
 from orbitset.kernels.nvrtc import Kernel, source
 
-Kind = Literal["RAW", "ACT", "ACT_POOL", "ACT_UP", "GRAD", "GRAD_POOL", "IM2COL"]
-Output = Literal["STORE", "STATS", "MASK", "MASK_POOL", "SUM_MASK", "IMAGE"]
+Kind = Literal["RAW", "ACT", "ACT_POOL", "ACT_UP", "ACT_SWITCH", "GRAD", "GRAD_POOL", "IM2COL"]
+Output = Literal["STORE", "STATS", "MASK", "MASK_POOL", "SUM_MASK", "SWITCH_MASK", "IMAGE"]
 
 MAX_LAYERS, MAX_NORMS = 16, 40
 MANY_IMAGES = shapes.MANY_IMAGES
@@ -42,7 +42,12 @@ class Norm(ctypes.Structure):
 class Operand(ctypes.Structure):
     """Mirrors `struct Operand` of common.cu."""
 
-    _fields_ = [("values", ctypes.c_void_p), ("pre", ctypes.c_void_p), ("norm", Norm)]
+    _fields_ = [
+        ("values", ctypes.c_void_p),
+        ("pre", ctypes.c_void_p),
+        ("switches", ctypes.c_void_p),
+        ("norm", Norm),
+    ]
 
 
 class Pair(ctypes.Structure):
@@ -103,8 +108,14 @@ class GradientShape:
     buffers: int
 
 
-def operand(values: Tensor, pre: Tensor | None = None, norm: Norm | None = None) -> Operand:
-    return Operand(values.data_ptr(), None if pre is None else pre.data_ptr(), norm or Norm())
+def operand(
+    values: Tensor,
+    pre: Tensor | None = None,
+    norm: Norm | None = None,
+    switches: Tensor | None = None,
+) -> Operand:
+    places = (None if part is None else part.data_ptr() for part in (values, pre, switches))
+    return Operand(*places, norm or Norm())
 
 
 def tile(size: int, pixels: int) -> tuple[int, int, int]:
@@ -122,7 +133,7 @@ def convolution_shape(
     size: int, inputs: int, outputs: int, kind: Kind, output: Output, *, images: int
 ) -> ConvolutionShape:
     """As measured, or a guess for layers that were not."""
-    measured = shapes.CONVOLUTIONS.get((size, inputs, outputs, kind, output))
+    measured = shapes.CONVOLUTIONS.get((size, inputs, outputs, *_measured_as(kind, output)))
     if measured is not None:
         return ConvolutionShape(*measured[images >= MANY_IMAGES])
     for pixels in (256, 128, 64):
@@ -131,6 +142,14 @@ def convolution_shape(
         if threads <= 256 and shared <= _SHARED_BYTES and pixels <= 32 * size:
             break
     return shape
+
+
+def _measured_as(kind: Kind, output: Output) -> tuple[Kind, Output]:
+    """Un-pooling by switches reads and writes as much as un-pooling by copies."""
+    return (
+        "ACT_UP" if kind == "ACT_SWITCH" else kind,
+        "SUM_MASK" if output == "SWITCH_MASK" else output,
+    )
 
 
 def gradient_shape(
@@ -258,6 +277,14 @@ def pointwise(size: int, channels: int, kind: Kind, output: Output) -> Kernel:
     }  # fmt: skip
     name = f"pointwise_{size}px_{channels}_{kind}_{output}"
     return Kernel(_checked("pointwise.cu", constants, name), name, threads=256)
+
+
+@functools.cache
+def find_switches(size: int, channels: int) -> Kernel:
+    """Of windows whose maxima have `size` pixels per side."""
+    name = f"switches_{size}px_{channels}"
+    constants = {"SIZE": size, "CHANNELS": channels, "THREADS": 256}
+    return Kernel(_checked("switches.cu", constants, name), name, threads=256)
 
 
 @functools.cache
