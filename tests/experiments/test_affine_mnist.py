@@ -34,7 +34,11 @@ def test_the_whole_experiment_is_the_papers():
 
 
 def test_a_transformer_takes_the_settings_of_its_method():
-    assert differences(affine_mnist("OT"), affine_mnist("OT-STN")) == ["method: OT → OT-STN"]
+    assert differences(affine_mnist("OT"), affine_mnist("OT-STN")) == [
+        "method: OT → OT-STN",
+        "train.transformer_rate: 1.0 → 0.01",
+    ]
+    assert differences(affine_mnist("OE"), affine_mnist("OE-STN")) == ["method: OE → OE-STN"]
 
 
 def test_as_printed_has_switches_equal_weights_and_a_batch_of_256():

@@ -1,7 +1,9 @@
 import pytest
 
+from orbitset.config import with_settings
 from orbitset.errors import ConfigError
-from orbitset.experiments import EvalConfig, ExperimentConfig
+from orbitset.experiments import EvalConfig, ExperimentConfig, affine_mnist
+from orbitset.losses import build_loss
 from orbitset.orbits import OrbitConfig
 
 
@@ -28,3 +30,30 @@ def test_an_autoencoder_needs_neither():
 def test_evaluation_settings_are_checked(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         EvalConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "shares"),
+    [
+        ("EX", [], {"loss.classifier.": 0.1}),
+        ("OJ", ["loss.classify_weight=1"], {"loss.classifier.": 0.1}),
+        (
+            "EX",
+            ["loss.classify_weight=1"],
+            {"loss.classifier.": 0.1, "loss.objective.classifier.": 0.1},
+        ),
+    ],
+)
+def test_every_classifier_takes_its_share_of_the_learning_rate(method, settings, shares):
+    config = with_settings(affine_mnist(method), [*settings, "train.classifier_rate=0.1"])
+    assert config.rate_shares == shares
+    arguments = {"code_size": 4, "num_orbits": 3, "num_classes": 2}
+    loss = build_loss(config.objective, config.loss, **arguments)
+    names = [f"loss.{name}" for name, _ in loss.named_parameters()]
+    assert names and all(name.startswith(tuple(shares)) for name in names)
+
+
+@pytest.mark.parametrize("rate", ["transformer_rate", "backbone_rate", "classifier_rate"])
+def test_a_share_for_what_is_not_there_is_refused(rate):
+    with pytest.raises(ConfigError, match=f"train.{rate} is for"):
+        with_settings(affine_mnist("OJ"), [f"train.{rate}=0.5"])

@@ -105,6 +105,11 @@ def test_what_is_fixed_is_not_searched(setting, dimension):
     assert missing == {dimension}
 
 
+def test_a_classifiers_learning_rate_is_tried_where_there_is_one():
+    assert "train.classifier_rate" in _names(space_of(affine_mnist("EX"), 900))
+    assert "train.classifier_rate" not in _names(space_of(affine_mnist("OJ"), 900))
+
+
 def test_a_transformers_learning_rate_is_tried_where_there_is_one():
     assert "train.transformer_rate" not in _names(space_of(affine_mnist("ST"), 900))
     assert "train.transformer_rate" in _names(space_of(affine_mnist("ST-STN"), 900))

@@ -150,6 +150,15 @@ def test_a_part_of_the_model_takes_its_share_of_the_learning_rate(method):
     assert used > 4
 
 
+def test_the_loss_has_a_share_too():
+    model, loss, batches = _parts("EX")
+    before = loss.classifier.weight.detach().clone()
+    how = {"peak_learning_rate": 1e-3, "schedule": "constant", "precision": "float32"}
+    fit(model, loss, batches, steps=1, rate_shares={"loss.classifier.": 0.1}, **how)
+    moved = (loss.classifier.weight - before).abs().max().item()
+    assert moved == pytest.approx(1e-4, rel=1e-3)
+
+
 def test_a_share_for_no_part_of_the_model_is_refused():
     with pytest.raises(ValueError, match="rate_shares names 'missing.'"):
         fit(*_parts(), steps=1, rate_shares={"missing.": 0.1})

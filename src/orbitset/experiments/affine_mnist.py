@@ -52,8 +52,8 @@ CHOSEN: dict[Method, tuple[str, ...]] = {
     "ST": _ST,
     "EX": _on_sphere(0.0003, 1),
     "AE": _on_sphere(0.029, 2),
-    "OT-STN": _OT,
-    "ST-STN": _ST,
+    "OT-STN": (*_OT, "train.transformer_rate=0.01"),
+    "ST-STN": (*_ST, "train.transformer_rate=0.03"),
 }
 """What the paper leaves open, for each method"""
 _EQUAL = ("loss.discriminate_weight=1", "loss.rectify_weight=1")

@@ -168,7 +168,15 @@ class MethodConfig:
             "transformer.": self.train.transformer_rate,
             f"{inner}backbone.": self.train.backbone_rate,
         }
+        shares |= dict.fromkeys(self._classifiers, self.train.classifier_rate)
         return {part: share for part, share in shares.items() if share != 1}
+
+    @property
+    def _classifiers(self) -> list[str]:
+        """Where in the loss they are."""
+        has_classes = self.loss.classify_weight > 0
+        of_orbits = ["loss.objective.classifier." if has_classes else "loss.classifier."]
+        return ["loss.classifier."] * has_classes + of_orbits * (self.objective == "EX")
 
     def _check(self, orbits: OrbitConfig | ObservedConfig) -> None:
         if self.seed < 0:
@@ -179,6 +187,10 @@ class MethodConfig:
             )
         if self.train.backbone_rate != 1 and self.encoder.backbone == PAPERS:
             raise ConfigError("train.backbone_rate is for another network than the paper's")
+        if self.train.classifier_rate != 1 and not self._classifiers:
+            raise ConfigError(
+                f"train.classifier_rate is for EX, or for classes beside the orbits; {self.method} has none"
+            )
         if self.loss.classify_weight and self.objective == "ST":
             raise ConfigError(f"{self.method} learns from classes as it is; leave out the classes")
         if self.objective in ("OJ", "OT") and orbits.members_per_batch < 2:

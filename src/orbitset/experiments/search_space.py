@@ -46,6 +46,7 @@ _MEMBERS = "orbits.members_per_batch"
 _NORM = Choice("encoder.code_norm", ("none", "batch", "sphere"))
 _RATE = Range("train.learning_rate", 3e-5, 3e-2)
 _TRANSFORMER = Range("train.transformer_rate", 0.003, 1.0)
+_CLASSIFIER = Range("train.classifier_rate", 0.01, 1.0)
 _ANY = Choice(_MEMBERS, (1, 2, 4, 8))
 _PAIRS = Choice(_MEMBERS, (2, 4, 8))
 _FRACTION = "loss.margin_fraction"
@@ -58,7 +59,7 @@ SPACE: dict[Objective, Space] = {
     "OT": (_NORM, _RATE, _PAIRS, _MINING, _MARGIN),
     "OE": (_NORM, _RATE, _ANY),
     "ST": (_NORM, _RATE, _ANY, _MINING, _MARGIN),
-    "EX": (_NORM, _RATE, _ANY),
+    "EX": (_NORM, _RATE, _ANY, _CLASSIFIER),
     "AE": (_NORM, _RATE, _ANY),
 }
 """Named as --set names them; see `margin_without_norm`. With the members of an orbit the orbits of a batch
@@ -103,6 +104,7 @@ def own_values(base: ExperimentConfig) -> dict[str, Any]:
         "encoder.code_norm": encoder.code_norm,
         "train.learning_rate": base.train.learning_rate,
         "train.transformer_rate": base.train.transformer_rate,
+        "train.classifier_rate": base.train.classifier_rate,
         _MEMBERS: base.orbits.members_per_batch,
         "loss.mining": base.loss.mining,
         _FRACTION: _own_fraction(base),

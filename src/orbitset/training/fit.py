@@ -34,6 +34,8 @@ class TrainConfig:
     """Of a spatial transformer, as a share of that: rates that the encoder bears may freeze it."""
     backbone_rate: float = 1.0
     """Of a backbone other than the paper's, as a share too: a small one for weights that are good already"""
+    classifier_rate: float = 1.0
+    """Of the classifier learned beside the codes by EX or for class labels: a slow one leaves them work"""
     adam_eps: float = 1e-12
     """Below torch's 1e-8: the equation's 1/d makes gradients so small that it would slow them down."""
     schedule: Schedule = "cosine"
@@ -57,7 +59,7 @@ class TrainConfig:
             raise ConfigError(f"train.epochs is {self.epochs}; give a number above 0")
         if not self.learning_rate > 0:
             raise ConfigError(f"train.learning_rate is {self.learning_rate}; give a number above 0")
-        for name in ("transformer_rate", "backbone_rate"):
+        for name in ("transformer_rate", "backbone_rate", "classifier_rate"):
             if not 0 <= (share := getattr(self, name)) < math.inf:
                 raise ConfigError(f"train.{name} is {share}; give a share of the learning rate")
         check_choice("train.schedule", self.schedule, get_args(Schedule))
@@ -121,8 +123,8 @@ def fit(
     """Minimise the objective over `steps` batches with Adam.
 
     The learning rate is `learning_rate(step, …)` with at most a tenth of the steps for warming up;
-    `rate_shares` gives parts of the model, named by how the names of their weights begin, a share of it;
-    the longest name counts.
+    `rate_shares` gives parts of the model, named by how the names of their weights begin, a share of it,
+    and parts of the loss, whose names begin with `loss.`; the longest name counts.
     `evaluate` is called with the model at the steps in `evaluate_at` (0 is before training) and its
     numbers go to the run's metrics with the mean terms since the last evaluation. With a run, state is
     saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
@@ -258,17 +260,15 @@ def _by_share(
 ) -> dict[float, list[nn.Parameter]]:
     """All weights, those of the loss last; of what is not named the share is 1."""
     found: dict[float, list[nn.Parameter]] = {}
-    names = [name for name, _ in model.named_parameters()]
+    weights = [*model.named_parameters(), *loss.named_parameters(prefix="loss")]
     for part, share in shares.items():
         if not 0 <= share < math.inf:
             raise ValueError(f"rate_shares gives {part!r} {share}; give a number of at least 0")
-        if not any(name.startswith(part) for name in names):
+        if not any(name.startswith(part) for name, _ in weights):
             raise ValueError(f"rate_shares names {part!r}, with which no weight's name begins")
-    for name, weight in model.named_parameters():
+    for name, weight in weights:
         named = sorted((part for part in shares if name.startswith(part)), key=len)
         found.setdefault(shares[named[-1]] if named else 1.0, []).append(weight)
-    if of_loss := list(loss.parameters()):
-        found.setdefault(1.0, []).extend(of_loss)
     return found
 
 
