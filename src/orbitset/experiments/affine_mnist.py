@@ -50,7 +50,7 @@ CHOSEN: dict[Method, tuple[str, ...]] = {
     "OT": _OT,
     "OE": _on_sphere(0.018, 1),
     "ST": _ST,
-    "EX": _on_sphere(0.0003, 1),
+    "EX": _on_sphere(0.0003, 1, "train.classifier_rate=0.1"),
     "AE": _on_sphere(0.029, 2),
     "OT-STN": (*_OT, "train.transformer_rate=0.01"),
     "ST-STN": (*_ST, "train.transformer_rate=0.03"),
@@ -80,8 +80,8 @@ _FEWEST_QUERIES = 20
 """So that both halves of a split have some."""
 _MOST_SEEDS = 1000
 _EARLY = (1 / 8, 1 / 4, 1 / 2)
-_EARLY_EX = tuple(eighth / 8 for eighth in range(1, 8))
-"""EX is at its best within the first epoch, before it knows the images by heart."""
+_EARLY_EX = tuple(eighth / 8 for eighth in range(1, 16))
+"""EX is at its best early, before it knows the images by heart."""
 
 
 def affine_mnist(method: Method = "OJ") -> ExperimentConfig:
@@ -155,7 +155,7 @@ def affine_mnist_study(
 def _sized(config: ExperimentConfig, epochs: float, test_images: int | None) -> ExperimentConfig:
     """Evaluated several times within the first epoch, then after each."""
     early = _EARLY_EX if config.method == "EX" else _EARLY
-    moments = [*early, *range(1, int(epochs) + 1)]
+    moments = sorted({*early, *range(1, int(epochs) + 1)})
     inside = [moment for moment in moments if moment < epochs] or [epochs / 2]
     train = replace(config.train, epochs=epochs, evaluate_at=tuple(float(at) for at in inside))
     evaluation = config.evaluation
