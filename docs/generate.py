@@ -66,10 +66,15 @@ def recorded(name: str) -> str:
 
 def _hardware(environments: list[dict[str, Any]]) -> str:
     devices, torches, commits = (
-        " and ".join(dict.fromkeys(str(one[name]) for one in environments))
+        _listed(list(dict.fromkeys(str(one[name]) for one in environments)))
         for name in ("device", "torch", "commit")
     )
     return f"{devices}, torch {torches}, commit {commits}."
+
+
+def _listed(words: list[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 WRITTEN = {ROOT / "docs" / "cli.md": reference, ROOT / "README.md": with_tables}
