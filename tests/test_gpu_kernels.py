@@ -345,10 +345,11 @@ def _losses(taken, steps=40):
 
 @pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN", "OJ-STN"])
 def test_both_engines_give_the_same_losses_within_rounding(method):
-    """Over batches of two sizes and two numbers of members, most of them replayed. What rounding is, float32 says.
+    """Over batches of two sizes and two numbers of members, most of them replayed.
 
     Every step starts from the reference's weights: left alone, two trainings drift apart, since rounding
-    decides which negative is nearest and Adam's first steps have one size whatever the gradient's.
+    decides which negative is nearest and Adam's first steps have one size whatever the gradient's. How far
+    rounding alone takes a loss, float32 says.
     """
     theirs, reference, _, _ = _training(method, "reference")
     precise, exact, _, _ = _training(method, "reference", use_bfloat16=False)
