@@ -23,7 +23,9 @@ SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
 
 def _stop(process, out, how):
     """Stop a search in the middle of its second trial."""
-    while process.poll() is None and not list(out.glob("trials/*/001/checkpoint/*.safetensors")):
+    while process.poll() is None and not list(
+        out.glob("trials/*/001/seed-0/checkpoint/*.safetensors")
+    ):
         time.sleep(0.01)
     process.send_signal(how)
     _, error = process.communicate(timeout=60)
@@ -73,7 +75,7 @@ def test_a_killed_search_goes_on_to_exactly_as_many_trials(orbitset, start, tmp_
     done = orbitset("tune", "affine-digits", "--out", out, "--resume", *more)
     assert done.returncode == 0, done.stderr
     assert _completed(out) == {"OE": [0, 1]}
-    assert "resumed" in Run(out / "trials/OE/001").read_json("environment.json")
+    assert "resumed" in Run(out / "trials/OE/001/seed-0").read_json("environment.json")
 
 
 def test_ctrl_c_says_how_to_go_on(orbitset, start, tmp_path):

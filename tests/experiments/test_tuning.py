@@ -29,7 +29,7 @@ def _bases(*methods, settings=()):
 
 
 def _trial(run, method, number):
-    return Run(run / f"trials/{method}/{number:03}")
+    return Run(run / f"trials/{method}/{number:03}/seed-0")
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +155,48 @@ def test_a_search_killed_before_a_trial_was_settled_goes_on_with_it(tmp_path, se
     for kept in (1, 3, 6, len(lines) - 1):
         (run / "journal.log").write_text("".join(lines[:kept]))
         assert tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True) == search[1]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("several") / "run")
+    return run, tune(_bases("OE"), run, trials=2, seeds=2, seed=5, images=IMAGES)
+
+
+def test_a_trial_of_several_seeds_is_worth_their_mean_at_one_moment(several):
+    run, results = several
+    for trial in results["methods"]["OE"]["trials"]:
+        runs = [Run(run / f"trials/OE/{trial['number']:03}/seed-{seed}") for seed in (5, 6)]
+        assert [each.config["seed"] for each in runs] == [5, 6]
+        first, second = (each.records()[1:] for each in runs)
+        means = [
+            (a["accuracy"]["mean"] + b["accuracy"]["mean"]) / 2
+            for a, b in zip(first, second, strict=True)
+        ]
+        assert trial["value"] == pytest.approx(max(means))
+        assert trial["epoch"] == first[means.index(max(means))]["epoch"]
+
+
+def test_a_search_killed_between_two_seeds_trains_the_other_only(tmp_path, several):
+    run = Run(tmp_path / "run")
+    shutil.copytree(several[0].path, run.path)
+    (run / "results.json").unlink()
+    lines = (run / "journal.log").read_text().splitlines(keepends=True)
+    (run / "journal.log").write_text("".join(lines[:-1]))  # the last says what the trial is worth
+    last = run / "trials/OE/001"
+    before = (last / "seed-5/metrics.jsonl").stat().st_mtime_ns
+    shutil.rmtree(last / "seed-6")
+    again = tune(_bases("OE"), run, trials=2, seeds=2, seed=5, images=IMAGES, resume=True)
+    assert again == several[1]
+    assert (last / "seed-5/metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_trial_with_a_seed_that_diverges_counts_as_0_and_its_others_are_left(tmp_path):
+    run = Run(tmp_path / "run")
+    bases = _bases("AE", settings=["train.learning_rate=1e30", "encoder.code_norm=none"])
+    (trial,) = tune(bases, run, trials=1, seeds=2, images=IMAGES)["methods"]["AE"]["trials"]
+    assert (trial["value"], trial["state"]) == (0, "failed")
+    assert not (run / "trials/AE/000/seed-1").exists()
 
 
 @pytest.mark.slow

@@ -36,6 +36,9 @@ def tune(
     images: Annotated[
         int | None, typer.Option(help="Shown in every trial; 2,000,000 if not given.")
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Trained with in every trial, which their mean judges; 1.")
+    ] = None,
     seed: Seed = None,
     jobs: Jobs = 1,
     settings: Annotated[
@@ -60,7 +63,7 @@ def tune(
     from orbitset.training.progress import default_progress
 
     run = Run(out or Path("runs") / f"tune-{Path(source).absolute().stem}")
-    asked = (methods, trials, images, seed, settings)
+    asked = (methods, trials, images, seeds, seed, settings)
     if resume and run.exists and all(value is None for value in asked):
         search = stored_search(run)
         base = next(iter(search.bases.values()))
@@ -77,6 +80,7 @@ def tune(
             bases=bases,
             trials=20 if trials is None else trials,
             images=2_000_000 if images is None else images,
+            seeds=1 if seeds is None else seeds,
             seed=seed or 0,
             fixed=tuple(setting.partition("=")[0].strip() for setting in settings or []),
         )
@@ -86,6 +90,7 @@ def tune(
             run,
             trials=search.trials,
             images=search.images,
+            seeds=search.seeds,
             seed=search.seed,
             fixed=search.fixed,
             jobs=jobs,

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from orbitset.encoders.backbone import BackboneEncoder, build_backbone
+from orbitset.encoders.backbone import BackboneEncoder
+from orbitset.encoders.named import build_backbone
 from orbitset.encoders.rectifying import PAPERS, EncoderConfig, RectifyingEncoder
 from orbitset.encoders.spatial_transformer import SpatialTransformer, TransformedEncoder
 

@@ -9,7 +9,7 @@ from typing import Any
 from orbitset.config import with_settings
 from orbitset.datasets.named import FACES, MULTI_PIE, is_table, is_video, load_splits
 from orbitset.datasets.plain import is_plain, load_plain
-from orbitset.encoders.backbone import check_backbone
+from orbitset.encoders.named import check_backbone
 from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError
 from orbitset.experiments.config import (

@@ -1,15 +1,15 @@
-"""The trials of a search: Optuna proposes them, each is trained as a run of its own, its value is told back.
+"""The trials of a search: Optuna proposes them, each is trained with every seed, its value is told back.
 
 All of it can be killed at any moment. What is proposed stands in journal.log before it is trained, what is
-trained in the run's folder before it is told; a trial that was neither told nor finished is trained on.
+trained in the runs' folders before it is told; a trial that was neither told nor finished is trained on.
 """
 
 import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ class MethodSearch:
 
 @dataclass(frozen=True)
 class Job:
-    """A trial to be trained."""
+    """A trial to be trained with one seed."""
 
     method: Method
     trial: "optuna.Trial"
@@ -54,11 +54,12 @@ class Trials:
         run: Run,
         *,
         trials: int,
+        seeds: int,
         seed: int,
         progress: Progress,
     ) -> None:
         self._methods, self._run, self._progress = methods, run, progress
-        self._num, self._seed = trials, seed
+        self._num, self._seeds, self._seed = trials, range(seed, seed + seeds), seed
         journal = run / "journal.log"
         try:
             storage = _open_storage(journal)
@@ -70,9 +71,11 @@ class Trials:
                 f"{journal} is damaged: {error}",
                 hint="remove it and resume: what was trained is in trials/ and is not trained again",
             ) from None
-        self._waiting = [job for method in methods for job in self._interrupted(method)]
+        interrupted = [jobs for method in methods for jobs in self._interrupted(method)]
+        self._waiting = [job for jobs in interrupted for job in jobs]
         self._begun = Counter({method: len(self._completed(method)) for method in methods})
-        self._begun.update(job.method for job in self._waiting)
+        self._begun.update(jobs[0].method for jobs in interrupted)
+        self._trained: dict[tuple[Method, int], list[Run]] = {}
         self._done, self._started_at = 0, time.monotonic()
 
     def next(self) -> Job | None:
@@ -82,7 +85,7 @@ class Trials:
         return job
 
     def _next(self) -> Job | None:
-        """One that was interrupted, or a new one for the method with the fewest, so that all keep pace."""
+        """One that was begun, or a new one for the method with the fewest, so that all keep pace."""
         if self._waiting:
             return self._waiting.pop(0)
         method = min(self._begun, key=self._begun.__getitem__)
@@ -91,26 +94,34 @@ class Trials:
         self._begun[method] += 1
         study = self._studies[method]
         study.sampler = self._sampler(method, len(study.trials))
-        return self._job(method, study.ask())
+        first, *others = self._jobs(method, study.ask())
+        self._waiting += others
+        return first
 
     def finish(self, job: Job, error: Exception | None) -> None:
-        """Judge a trial that was trained or had to stop; keep only its records."""
-        value, epoch = 0.0, None
-        if isinstance(error, TrainingError):
-            job.trial.set_user_attr("error", error.message)
-            self._progress.note(
-                f"{job.method} trial {job.trial.number} counts as 0: {error.message}"
-            )
-        elif error is not None:
+        """Keep only the records of a training; judge the trial when this was its last, or had to stop."""
+        if error is not None and not isinstance(error, TrainingError):
             raise error
-        else:
-            trained = [record for record in job.run.records() if record["step"] > 0]
-            best = max(trained, key=lambda record: record["accuracy"]["mean"])
-            value, epoch = best["accuracy"]["mean"], best["epoch"]
-        job.trial.set_user_attr("epoch", epoch)
         for name in ("model.safetensors", "model.json", "model-card.md", "arrays.npz"):
             (job.run / name).unlink(missing_ok=True)
         shutil.rmtree(job.run / "checkpoint", ignore_errors=True)
+        if "error" in job.trial.user_attrs:
+            return  # told already: another seed had to stop
+        if error is not None:
+            job.trial.set_user_attr("error", error.message)
+            self._waiting = [each for each in self._waiting if each.trial is not job.trial]
+            self._progress.note(
+                f"{job.method} trial {job.trial.number} counts as 0: {error.message}"
+            )
+            self._tell(job, 0.0, None)
+            return
+        trained = self._trained.setdefault((job.method, job.trial.number), [])
+        trained.append(job.run)
+        if len(trained) == len(self._seeds):
+            self._tell(job, *_best(trained))
+
+    def _tell(self, job: Job, value: float, epoch: float | None) -> None:
+        job.trial.set_user_attr("epoch", epoch)
         self._studies[job.method].tell(job.trial, value)
         self._done += 1
         self._note(job.method)
@@ -133,13 +144,13 @@ class Trials:
 
         return self._studies[method].get_trials(states=(TrialState.COMPLETE,))
 
-    def _interrupted(self, method: Method) -> list[Job]:
+    def _interrupted(self, method: Method) -> list[list[Job]]:
         from optuna.trial import Trial, TrialState
 
         study, jobs = self._studies[method], []
         for frozen in study.get_trials(states=(TrialState.RUNNING,)):
             study.sampler = self._sampler(method, frozen.number)
-            jobs.append(self._job(method, Trial(study, frozen._trial_id)))
+            jobs.append(self._jobs(method, Trial(study, frozen._trial_id)))
         return jobs
 
     def _sampler(self, method: Method, number: int) -> "optuna.samplers.BaseSampler":
@@ -150,13 +161,17 @@ class Trials:
         seed = stable_seed("tune", self._seed, method, number) % 2**32
         return TPESampler(seed=seed, n_startup_trials=max(1, self._num // 4))
 
-    def _job(self, method: Method, trial: "optuna.Trial") -> Job:
+    def _jobs(self, method: Method, trial: "optuna.Trial") -> list[Job]:
         base, space = self._methods[method].base, self._methods[method].space
         if "settings" not in trial.user_attrs:
             values = {dimension.name: dimension.suggest(trial) for dimension in space}
             trial.set_user_attr("settings", settings_of(values, base))
         config = with_settings(base, trial.user_attrs["settings"])
-        return Job(method, trial, config, Run(self._run / f"trials/{method}/{trial.number:03}"))
+        folder = self._run / f"trials/{method}/{trial.number:03}"
+        return [
+            Job(method, trial, replace(config, seed=seed), Run(folder / f"seed-{seed}"))
+            for seed in self._seeds
+        ]
 
     def _note(self, method: Method) -> None:
         done = {each: len(self._completed(each)) for each in self._studies}
@@ -166,6 +181,17 @@ class Trials:
         self._progress.note(
             f"{method} {done[method]}/{self._num}  best {best:.3f}  {format_seconds(left_s)} left for all"
         )
+
+
+def _best(runs: Sequence[Run]) -> tuple[float, float]:
+    """The best accuracy at one of the moments at which all were evaluated, in the mean, and its epoch."""
+    moments = zip(*(run.records() for run in runs), strict=True)
+    trained = [records for records in moments if records[0]["step"] > 0]
+    means = [
+        (sum(record["accuracy"]["mean"] for record in records) / len(runs), records[0]["epoch"])
+        for records in trained
+    ]
+    return max(means, key=lambda mean: mean[0])
 
 
 def train_one_by_one(trials: Trials, device: str, progress: Progress) -> None:

@@ -1,7 +1,8 @@
 """Settings the paper leaves open, chosen on validation digits: as many trials and images for every method.
 
-A trial is a run in trials/METHOD/NNN that never looks at a test image. Its value is the best one-shot
-accuracy on validation images at any evaluation after the first step; the epoch of that is kept with it. The
+A trial is one or several runs in trials/METHOD/NNN/seed-S that never look at a test image. Its value is the
+best one-shot accuracy on validation images, averaged over its seeds, at any evaluation after the first step;
+the epoch of that is kept with it. With one seed a search also finds settings that only that seed likes. The
 first trial of a method has the recipe's own settings, so that the best is never worse. A trial that diverged
 counts, with the value 0: no method gets more tries for failing.
 """
@@ -33,15 +34,17 @@ class Search:
     """Of every method, the recipe's own among them"""
     images: int = 2_000_000
     """Shown in every trial"""
+    seeds: int = 1
+    """Trained with in every trial, which multiplies the images"""
     seed: int = 0
-    """Of what is proposed, and of every training"""
+    """Of what is proposed, and the first of every trial"""
     fixed: tuple[str, ...] = ()
     """Names of settings that stay as they are in the bases"""
 
     def __post_init__(self) -> None:
         if not self.bases:
             raise ConfigError("a search needs at least one method")
-        for name, least in (("trials", 1), ("images", 1), ("seed", 0)):
+        for name, least in (("trials", 1), ("images", 1), ("seeds", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")
         for name in self.fixed:
@@ -69,6 +72,7 @@ def tune(
     *,
     trials: int = 20,
     images: int = 2_000_000,
+    seeds: int = 1,
     seed: int = 0,
     fixed: Sequence[str] = (),
     jobs: int = 1,
@@ -78,10 +82,12 @@ def tune(
 ) -> dict[str, Any]:
     """Search each method's space, starting from its base; gives what results.json holds.
 
-    Settings named in `fixed` are not searched. With several jobs, so many trials are trained side by side,
-    each in a process of its own with one thread.
+    Settings named in `fixed` are not searched. With several jobs, so many trainings run side by side, each in
+    a process of its own with one thread.
     """
-    search = Search(bases=bases, trials=trials, images=images, seed=seed, fixed=tuple(fixed))
+    search = Search(
+        bases=bases, trials=trials, images=images, seeds=seeds, seed=seed, fixed=tuple(fixed)
+    )
     check_jobs(jobs)
     _check_optuna()
     progress = progress or Silent()
@@ -95,7 +101,7 @@ def tune(
         if not is_resumed:
             run.create(description, kind="search")
         run.note_environment(device=device, seed=seed)
-        ongoing = Trials(methods, run, trials=trials, seed=seed, progress=progress)
+        ongoing = Trials(methods, run, trials=trials, seeds=seeds, seed=seed, progress=progress)
         if jobs == 1:
             train_one_by_one(ongoing, device, progress)
         else:
@@ -116,6 +122,7 @@ def stored_search(run: Run) -> Search:
             bases={parse_method(m): base for m, base in bases.items()},
             trials=config["trials"],
             images=config["images"],
+            seeds=config["seeds"],
             seed=config["seed"],
             fixed=tuple(config["fixed"]),
         )
@@ -153,6 +160,7 @@ def _describe(search: Search, methods: Mapping[Method, MethodSearch]) -> dict[st
         "methods": list(methods),
         "trials": search.trials,
         "images": search.images,
+        "seeds": search.seeds,
         "seed": search.seed,
         "fixed": list(search.fixed),
         "bases": {method: to_dict(base) for method, base in search.bases.items()},
@@ -162,7 +170,7 @@ def _describe(search: Search, methods: Mapping[Method, MethodSearch]) -> dict[st
 
 def _check_same(run: Run, search: Search, description: Mapping[str, Any]) -> None:
     stored, config = stored_search(run), run.config
-    names = ("methods", "trials", "images", "seed", "fixed")
+    names = ("methods", "trials", "images", "seeds", "seed", "fixed")
     changed = [f"{n}: {config[n]} → {description[n]}" for n in names if config[n] != description[n]]
     for method in [method for method in stored.bases if method in search.bases]:
         found = differences(stored.bases[method], search.bases[method])

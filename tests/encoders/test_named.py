@@ -1,0 +1,123 @@
+import sys
+
+import pytest
+import torch
+
+from orbitset.encoders import EncoderConfig, build_encoder
+from orbitset.encoders.named import build_backbone, check_backbone
+from orbitset.errors import ConfigError
+
+NETS = """
+from torch import nn
+
+class Pooled(nn.Sequential):
+    def __init__(self, in_channels):
+        super().__init__(nn.Conv2d(in_channels, 6, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+class Sized(nn.Module):
+    def __init__(self, size_px, in_channels=1, depth=2):
+        super().__init__()
+        self.made_for = size_px, in_channels, depth
+
+class Bare(nn.Module):
+    def forward(self, images):
+        return images.flatten(1)
+
+class Demanding(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+
+def function():
+    raise SystemExit("never called")
+"""
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    (tmp_path / "their_nets.py").write_text(NETS)
+    (tmp_path / "broken_nets.py").write_text("1 / 0")
+    (tmp_path / "leaving_nets.py").write_text("raise SystemExit(3)")
+    (tmp_path / "needing_nets.py").write_text("import what_is_not_there")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_network_is_found_by_its_import_path(nets):
+    config = EncoderConfig(backbone="their_nets:Pooled", channels=(4, 8), code_size=12)
+    model = build_encoder(config, in_channels=3, size_px=20)
+    assert model.rectify(torch.rand(2, 3, 20, 20)).shape == (2, 3, 20, 20)
+    behind = build_encoder(config, in_channels=1, size_px=32, has_transformer=True)
+    assert behind.encode(torch.rand(2, 1, 32, 32)).shape == (2, 12)
+
+
+def test_a_network_is_told_what_it_is_made_for(nets):
+    made = build_backbone("their_nets:Sized", in_channels=3, size_px=20)
+    assert made.made_for == (20, 3, 2)
+    assert build_backbone("their_nets:Bare", in_channels=3, size_px=20) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("no_such_nets:Pooled", "No module named 'no_such_nets'"),
+        ("their_nets.Pooled", "give vgg, timm:NAME or package"),
+        ("broken_nets:Net", "ZeroDivisionError in broken_nets"),
+        ("leaving_nets:Net", "SystemExit in leaving_nets"),
+        ("needing_nets:Net", "ModuleNotFoundError in needing_nets: No module named 'what_is_not"),
+        ("their_nets:Poled", "their_nets has no Poled; did you mean Pooled"),
+        ("their_nets:function", "is no class of networks"),
+        ("os:system", "is no class of networks"),
+        ("timm:", "give vgg, timm:NAME or package"),
+        ("resnet18", "give vgg, timm:NAME or package"),
+        ("their nets:Pooled", "give vgg, timm:NAME or package"),
+    ],
+)
+def test_names_of_no_network_are_refused(nets, name, word):
+    with pytest.raises(ConfigError, match=word):
+        check_backbone(EncoderConfig(backbone=name).backbone)
+
+
+def test_a_network_that_cannot_be_made_is_refused(nets):
+    with pytest.raises(ConfigError, match=r"Demanding cannot be made: TypeError.*depth"):
+        build_backbone("their_nets:Demanding", in_channels=1, size_px=32)
+
+
+def test_code_that_comes_with_a_model_is_not_run(nets, tmp_path):
+    with pytest.raises(ConfigError, match="lies in the folder of the model"):
+        build_backbone("broken_nets:Net", in_channels=1, size_px=32, not_from=tmp_path)
+
+
+def test_modules_are_looked_for_where_the_program_is_called(tmp_path, monkeypatch):
+    (tmp_path / "nets_that_lie_here.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    monkeypatch.setattr(sys, "path", [path for path in before if path])
+    check_backbone("nets_that_lie_here:Pooled")
+    assert sys.path == [path for path in before if path]
+
+
+def test_networks_of_timm_need_timm(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ConfigError, match="needs timm, which cannot be imported"):
+        check_backbone("timm:resnet18")
+
+
+@pytest.fixture
+def timm():
+    return pytest.importorskip("timm", exc_type=Exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "size_px"),
+    [("resnet18", 3, 64), ("resnet18", 1, 32), ("vit_tiny_patch16_224", 3, 64)],
+)
+def test_networks_of_timm_take_images_of_other_sizes(timm, name, channels, size_px):
+    config = EncoderConfig(backbone=f"timm:{name}", channels=(4, 8), code_size=12)
+    model = build_encoder(config, in_channels=channels, size_px=size_px)
+    images = torch.rand(2, channels, size_px, size_px)
+    codes, rectified = model(images)
+    assert codes.shape == (2, 12) and rectified.shape == images.shape
+
+
+def test_near_names_of_timm_are_said(timm):
+    with pytest.raises(ConfigError, match=r"no network 'resnet81'; near it are .*resnet"):
+        check_backbone("timm:resnet81")
