@@ -21,8 +21,9 @@ from orbitset.encoders import RectifyingEncoder
 from orbitset.losses import LossConfig, build_loss
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.orbits.affine import AffineRanges, sample_affine, warp_reference
-from orbitset.training.fit import adam, in_bfloat16
+from orbitset.training.fit import in_bfloat16
 from orbitset.training.monitors import Monitor
+from orbitset.training.optimizer import adam, groups_of
 from orbitset.training.steps import choose_steps
 
 CANVAS_PX, CODE_SIZE, MARGIN, MEMBERS = 64, 1024, 256.0, 4
@@ -60,7 +61,7 @@ def ours(method: str, engine: str, batch: int, num: int, device: str) -> tuple[S
         engine,
         model,
         loss,
-        adam([*model.parameters(), *loss.parameters()], 1e-3, 1e-12),
+        adam(groups_of(model, loss), rate=1e-3),
         batches,
         Monitor(),
         use_bfloat16=in_bfloat16("auto", torch.device(device)),

@@ -28,8 +28,8 @@ from orbitset.orbits import AffineOrbits, AffineRanges, OrbitBatches, sample_aff
 from orbitset.orbits.affine import warp_reference
 from orbitset.runs import Run
 from orbitset.training import fit
-from orbitset.training.fit import adam
 from orbitset.training.monitors import Monitor
+from orbitset.training.optimizer import adam
 from orbitset.training.progress import Silent
 from orbitset.training.steps import ReplayedSteps, choose_steps
 
@@ -330,7 +330,7 @@ def _training(method, engine, mode="fixed", *, use_bfloat16=True):
         engine,
         model,
         loss,
-        adam({1.0: parameters}, 1e-4, 1e-12),
+        adam([{"params": parameters}], rate=1e-4),
         batches,
         monitor,
         use_bfloat16=use_bfloat16,

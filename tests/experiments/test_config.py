@@ -45,15 +45,21 @@ def test_evaluation_settings_are_checked(wrong):
     ],
 )
 def test_every_classifier_takes_its_share_of_the_learning_rate(method, settings, shares):
-    config = with_settings(affine_mnist(method), [*settings, "train.classifier_rate=0.1"])
+    asked = [*settings, "train.classifier_rate=0.1", "train.classifier_decay=3"]
+    config = with_settings(affine_mnist(method), asked)
     assert config.rate_shares == shares
+    assert config.weight_decays == {f"{part}weight": 3 for part in shares}
     arguments = {"code_size": 4, "num_orbits": 3, "num_classes": 2}
     loss = build_loss(config.objective, config.loss, **arguments)
     names = [f"loss.{name}" for name, _ in loss.named_parameters()]
     assert names and all(name.startswith(tuple(shares)) for name in names)
 
 
-@pytest.mark.parametrize("rate", ["transformer_rate", "backbone_rate", "classifier_rate"])
-def test_a_share_for_what_is_not_there_is_refused(rate):
-    with pytest.raises(ConfigError, match=f"train.{rate} is for"):
-        with_settings(affine_mnist("OJ"), [f"train.{rate}=0.5"])
+@pytest.mark.parametrize(
+    "name", ["transformer_rate", "backbone_rate", "classifier_rate", "classifier_decay"]
+)
+def test_settings_of_what_is_not_there_are_refused(name):
+    with pytest.raises(ConfigError, match=f"train.{name} is for"):
+        with_settings(affine_mnist("OJ"), [f"train.{name}=0.5"])
+    with pytest.raises(ConfigError, match=f"train.{name} is -1"):
+        with_settings(affine_mnist("OJ"), [f"train.{name}=-1"])

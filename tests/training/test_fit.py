@@ -159,8 +159,10 @@ def test_the_loss_has_a_share_too():
     assert moved == pytest.approx(1e-4, rel=1e-3)
 
 
-def test_a_share_for_no_part_of_the_model_is_refused():
-    with pytest.raises(ValueError, match="rate_shares names 'missing.'"):
-        fit(*_parts(), steps=1, rate_shares={"missing.": 0.1})
-    with pytest.raises(ValueError, match="rate_shares gives 'encoder.' -1"):
-        fit(*_parts(), steps=1, rate_shares={"encoder.": -1})
+def test_a_classifier_decays_if_asked():
+    norms = []
+    for decays in ({}, {"loss.classifier.weight": 100.0}):
+        model, loss, batches = _parts("EX")
+        fit(model, loss, batches, steps=3, schedule="constant", weight_decays=decays)
+        norms.append(loss.classifier.weight.norm().item())
+    assert norms[1] < 0.9 * norms[0]

@@ -6,8 +6,9 @@ from orbitset.encoders import RectifyingEncoder
 from orbitset.errors import ConfigError
 from orbitset.losses import LossConfig, build_loss, objective
 from orbitset.orbits import AffineOrbits, OrbitBatches
-from orbitset.training.fit import adam, fit
+from orbitset.training.fit import fit
 from orbitset.training.monitors import Monitor
+from orbitset.training.optimizer import adam
 from orbitset.training.steps import Steps, choose_steps, train_step
 
 
@@ -19,7 +20,7 @@ def _parts():
     )
     model = RectifyingEncoder(size_px=16, channels=(4,), code_size=8)
     loss = build_loss("OJ", LossConfig(), code_size=8, num_orbits=12)
-    return model, loss, adam({1.0: list(model.parameters())}, 1e-3, 1e-12), batches
+    return model, loss, adam([{"params": list(model.parameters())}], rate=1e-3), batches
 
 
 def test_steps_are_train_step_on_one_batch_after_another():

@@ -172,6 +172,12 @@ class MethodConfig:
         return {part: share for part, share in shares.items() if share != 1}
 
     @property
+    def weight_decays(self) -> dict[str, float]:
+        """What `fit` calls so."""
+        decay = self.train.classifier_decay
+        return dict.fromkeys((f"{part}weight" for part in self._classifiers if decay), decay)
+
+    @property
     def _classifiers(self) -> list[str]:
         """Where in the loss they are."""
         has_classes = self.loss.classify_weight > 0
@@ -187,10 +193,11 @@ class MethodConfig:
             )
         if self.train.backbone_rate != 1 and self.encoder.backbone == PAPERS:
             raise ConfigError("train.backbone_rate is for another network than the paper's")
-        if self.train.classifier_rate != 1 and not self._classifiers:
-            raise ConfigError(
-                f"train.classifier_rate is for EX, or for classes beside the orbits; {self.method} has none"
-            )
+        for name, unchanged in (("classifier_rate", 1), ("classifier_decay", 0)):
+            if getattr(self.train, name) != unchanged and not self._classifiers:
+                raise ConfigError(
+                    f"train.{name} is for EX, or for classes beside the orbits; {self.method} has none"
+                )
         if self.loss.classify_weight and self.objective == "ST":
             raise ConfigError(f"{self.method} learns from classes as it is; leave out the classes")
         if self.objective in ("OJ", "OT") and orbits.members_per_batch < 2:

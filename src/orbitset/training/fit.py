@@ -14,6 +14,7 @@ from orbitset.precision import Precision, in_bfloat16
 from orbitset.runs import Run
 from orbitset.training.checkpoint import load_checkpoint, save_checkpoint
 from orbitset.training.monitors import Monitor, collapse_warning
+from orbitset.training.optimizer import adam, groups_of, set_rate
 from orbitset.training.progress import Progress, Silent
 from orbitset.training.schedule import Schedule, learning_rate
 from orbitset.training.steps import Engine, choose_steps
@@ -36,6 +37,8 @@ class TrainConfig:
     """Of a backbone other than the paper's, as a share too: a small one for weights that are good already"""
     classifier_rate: float = 1.0
     """Of the classifier learned beside the codes by EX or for class labels: a slow one leaves them work"""
+    classifier_decay: float = 0.0
+    """Of its weights, as in AdamW: small scores push all other orbits away alike, not those most like it"""
     adam_eps: float = 1e-12
     """Below torch's 1e-8: the equation's 1/d makes gradients so small that it would slow them down."""
     schedule: Schedule = "cosine"
@@ -62,6 +65,10 @@ class TrainConfig:
         for name in ("transformer_rate", "backbone_rate", "classifier_rate"):
             if not 0 <= (share := getattr(self, name)) < math.inf:
                 raise ConfigError(f"train.{name} is {share}; give a share of the learning rate")
+        if not 0 <= self.classifier_decay < math.inf:
+            raise ConfigError(
+                f"train.classifier_decay is {self.classifier_decay}; give a number of at least 0"
+            )
         check_choice("train.schedule", self.schedule, get_args(Schedule))
         check_choice("train.precision", self.precision, get_args(Precision))
         check_choice("train.keep", self.keep, get_args(Keep))
@@ -106,6 +113,7 @@ def fit(
     steps: int,
     peak_learning_rate: float = 1e-3,
     rate_shares: Mapping[str, float] | None = None,
+    weight_decays: Mapping[str, float] | None = None,
     adam_eps: float = 1e-12,
     schedule: Schedule = "cosine",
     warmup_steps: int = 100,
@@ -123,8 +131,8 @@ def fit(
     """Minimise the objective over `steps` batches with Adam.
 
     The learning rate is `learning_rate(step, …)` with at most a tenth of the steps for warming up;
-    `rate_shares` gives parts of the model, named by how the names of their weights begin, a share of it,
-    and parts of the loss, whose names begin with `loss.`; the longest name counts.
+    `rate_shares` gives parts of the model and of the loss a share of it, `weight_decays` lets them decay: see
+    `orbitset.training.optimizer`.
     `evaluate` is called with the model at the steps in `evaluate_at` (0 is before training) and its
     numbers go to the run's metrics with the mean terms since the last evaluation. With a run, state is
     saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
@@ -139,7 +147,8 @@ def fit(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # streams and kernels go where the model is
     use_bfloat16 = in_bfloat16(precision, device)
-    optimizer = adam(_by_share(model, loss, rate_shares or {}), peak_learning_rate, adam_eps)
+    groups = groups_of(model, loss, rate_shares=rate_shares, weight_decays=weight_decays)
+    optimizer = adam(groups, rate=peak_learning_rate, eps=adam_eps)
     step, monitor = 0, Monitor()
 
     if run is not None and resume and run.checkpoint.exists():
@@ -217,11 +226,7 @@ def fit(
                 warmup_steps=min(warmup_steps, steps // 10),
                 schedule=schedule,
             )
-            for group in optimizer.param_groups:
-                if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(rate * group["share"])
-                else:
-                    group["lr"] = rate * group["share"]
+            set_rate(optimizer, rate)
             terms = do_step(step)
             step += 1
 
@@ -235,41 +240,6 @@ def fit(
     finally:
         progress.stop()
     batches.position = step
-
-
-def adam(weights: Mapping[float, list[nn.Parameter]], rate: float, eps: float) -> torch.optim.Adam:
-    """Adam, with weights by their share of the learning rate.
-
-    On a GPU one kernel for each share, with the learning rate there too, so that it can be replayed.
-    """
-    device = next(iter(weights.values()))[0].device
-    is_cuda = device.type == "cuda"
-    groups = [
-        {
-            "params": of_share,
-            "share": share,
-            "lr": torch.tensor(rate * share, device=device) if is_cuda else rate * share,
-        }
-        for share, of_share in weights.items()
-    ]
-    return torch.optim.Adam(groups, eps=eps, fused=is_cuda, capturable=is_cuda)
-
-
-def _by_share(
-    model: nn.Module, loss: nn.Module, shares: Mapping[str, float]
-) -> dict[float, list[nn.Parameter]]:
-    """All weights, those of the loss last; of what is not named the share is 1."""
-    found: dict[float, list[nn.Parameter]] = {}
-    weights = [*model.named_parameters(), *loss.named_parameters(prefix="loss")]
-    for part, share in shares.items():
-        if not 0 <= share < math.inf:
-            raise ValueError(f"rate_shares gives {part!r} {share}; give a number of at least 0")
-        if not any(name.startswith(part) for name, _ in weights):
-            raise ValueError(f"rate_shares names {part!r}, with which no weight's name begins")
-    for name, weight in weights:
-        named = sorted((part for part in shares if name.startswith(part)), key=len)
-        found.setdefault(shares[named[-1]] if named else 1.0, []).append(weight)
-    return found
 
 
 def _evaluate(
