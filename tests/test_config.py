@@ -1,5 +1,5 @@
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pytest
@@ -10,6 +10,7 @@ from orbitset.errors import ConfigError
 from orbitset.experiments import ExperimentConfig, affine_digits
 from orbitset.losses import LossConfig
 from orbitset.orbits import AffineRanges, OrbitConfig
+from orbitset.orbits.photometric import PhotometricRanges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +197,14 @@ def test_differences_name_what_changed():
         "inner.sizes: [1, 2] → [9, 9]",
     ]
     assert differences(changed, changed) == []
+
+
+def test_a_group_that_one_side_lacks_is_a_difference():
+    plain = affine_digits("OJ")
+    lit = replace(plain, orbits=replace(plain.orbits, photometric=PhotometricRanges()))
+    there, back = differences(plain, lit), differences(lit, plain)
+    assert "orbits.photometric: None → –" in there and "orbits.photometric: – → None" in back
+    assert len(there) == len(back) > 2
 
 
 def test_a_text_may_look_like_a_number_and_a_choice_may_be_in_any_case():

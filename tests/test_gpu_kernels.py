@@ -153,6 +153,16 @@ def test_fused_switches_are_those_of_the_largest_cells():
         assert (ours == theirs).float().mean() > 0.98  # all but those that rounding decides
 
 
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_of_equal_cells_the_first_is_taken(value):
+    """A plane image: away from its rim all cells of a window are equal, above zero or not."""
+    model = _model(32, (16, 32), unpooling="switches")
+    images = torch.full((2, 1, 32, 32), value, device="cuda")
+    images[1] = torch.rand(32, 32, device="cuda")  # else batch norm has no scale
+    first = _switches_of(FusedEncoder(model), images)[0]
+    assert (first[0, :, 2:-2, 2:-2] == 0).all() and (first[1] != 0).any()
+
+
 def test_a_nan_is_not_lost_in_the_fused_network():
     model = _model(32, (16, 32))
     images = torch.rand(4, 1, 32, 32, device="cuda")

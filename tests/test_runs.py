@@ -232,6 +232,8 @@ def test_the_environment_says_what_ran(monkeypatch):
     described = describe_environment(device="cpu", seed=7)
     assert described["command"] == "orbitset train 'my data'"
     assert (described["commit"], described["seed"]) == ("abc123", 7)
+    monkeypatch.setattr("sys.argv", ["/their/script.py", "9"])
+    assert describe_environment(device="cpu", seed=7)["command"] == "script.py 9"
     assert described["versions"]["orbitset"] == orbitset.__version__
     assert described["versions"]["torch"] == torch.__version__
     assert "cores" in described["device"]

@@ -62,8 +62,18 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
 
 def differences(a: Any, b: Any) -> list[str]:
     """What differs between two configurations, as 'name: old → new'."""
-    left, right = dict(_leaves(to_dict(a)).items()), dict(_leaves(to_dict(b)).items())
-    return [f"{k}: {left[k]} → {right[k]}" for k in left if left[k] != right.get(k)]
+    left, right = _leaves(to_dict(a)), _leaves(to_dict(b))
+    missing = object()  # a group of settings may be there on one side only
+    pairs = {name: (left.get(name, missing), right.get(name, missing)) for name in left | right}
+    return [
+        f"{name}: {_shown(old, missing)} → {_shown(new, missing)}"
+        for name, (old, new) in pairs.items()
+        if old != new
+    ]
+
+
+def _shown(value: Any, missing: object) -> str:
+    return "–" if value is missing else str(value)
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,8 +3,8 @@
 OrbitsetError
 ├── ConfigError     a setting that is not accepted (also a ValueError); exit code 2
 ├── DataError       missing, damaged or unusable images
-├── RunError        a run folder that is damaged, or cannot be used as asked
-└── TrainingError   training had to stop
+├── RunError        a run folder that is damaged, cannot be used as asked or cannot be written
+└── TrainingError   numbers that are not finite: training had to stop
 """
 
 import difflib

@@ -288,6 +288,13 @@ def without_nan(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
+def _command() -> str:
+    """As it was typed; the name of the program stands for wherever it lies."""
+    program = Path(sys.argv[0])
+    is_ours = program.stem in ("orbitset", "__main__")
+    return shlex.join(["orbitset" if is_ours else program.name, *sys.argv[1:]])
+
+
 def describe_environment(*, device: str, seed: int) -> dict[str, Any]:
     """Versions, commit, hardware, seed and command: what is needed to understand a figure later."""
     import numpy
@@ -298,7 +305,7 @@ def describe_environment(*, device: str, seed: int) -> dict[str, Any]:
 
     is_cuda = device.startswith("cuda")
     return {
-        "command": shlex.join(["orbitset", *sys.argv[1:]]),
+        "command": _command(),
         "commit": _commit(),
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,

@@ -39,6 +39,8 @@ def test_a_transformer_takes_the_settings_of_its_method():
         "train.transformer_rate: 1.0 → 0.01",
     ]
     assert differences(affine_mnist("OE"), affine_mnist("OE-STN")) == ["method: OE → OE-STN"]
+    lines = affine_mnist_study(methods=["EX", "EX-STN"]).lines
+    assert lines[0].config.train.evaluate_at == lines[1].config.train.evaluate_at
 
 
 def test_as_printed_has_switches_equal_weights_and_a_batch_of_256():

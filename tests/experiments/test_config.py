@@ -3,6 +3,7 @@ import pytest
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError
 from orbitset.experiments import EvalConfig, ExperimentConfig, affine_mnist
+from orbitset.experiments.config import with_method
 from orbitset.losses import build_loss
 from orbitset.orbits import OrbitConfig
 
@@ -45,21 +46,24 @@ def test_evaluation_settings_are_checked(wrong):
     ],
 )
 def test_every_classifier_takes_its_share_of_the_learning_rate(method, settings, shares):
-    asked = [*settings, "train.classifier_rate=0.1", "train.classifier_decay=3"]
-    config = with_settings(affine_mnist(method), asked)
+    config = with_settings(affine_mnist(method), [*settings, "train.classifier_rate=0.1"])
     assert config.rate_shares == shares
-    assert config.weight_decays == {f"{part}weight": 3 for part in shares}
     arguments = {"code_size": 4, "num_orbits": 3, "num_classes": 2}
     loss = build_loss(config.objective, config.loss, **arguments)
     names = [f"loss.{name}" for name, _ in loss.named_parameters()]
     assert names and all(name.startswith(tuple(shares)) for name in names)
 
 
-@pytest.mark.parametrize(
-    "name", ["transformer_rate", "backbone_rate", "classifier_rate", "classifier_decay"]
-)
+@pytest.mark.parametrize("name", ["transformer_rate", "backbone_rate", "classifier_rate"])
 def test_settings_of_what_is_not_there_are_refused(name):
     with pytest.raises(ConfigError, match=f"train.{name} is for"):
         with_settings(affine_mnist("OJ"), [f"train.{name}=0.5"])
     with pytest.raises(ConfigError, match=f"train.{name} is -1"):
         with_settings(affine_mnist("OJ"), [f"train.{name}=-1"])
+
+
+def test_another_method_leaves_what_only_the_old_one_has():
+    assert with_method(affine_mnist("EX"), "OE").train.classifier_rate == 1
+    assert with_method(affine_mnist("ST-STN"), "ST").train.transformer_rate == 1
+    kept = with_method(affine_mnist("ST-STN"), "OT-STN").train.transformer_rate
+    assert kept == affine_mnist("ST-STN").train.transformer_rate != 1

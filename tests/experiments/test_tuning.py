@@ -199,6 +199,30 @@ def test_a_trial_with_a_seed_that_diverges_counts_as_0_and_its_others_are_left(t
     assert not (run / "trials/AE/000/seed-1").exists()
 
 
+def test_a_kill_before_a_failure_was_told_does_not_lose_the_trial(tmp_path):
+    run = Run(tmp_path / "run")
+    bases = _bases("AE", settings=["train.learning_rate=1e30", "encoder.code_norm=none"])
+    results = tune(bases, run, trials=1, images=IMAGES)
+    lines = (run / "journal.log").read_text().splitlines(keepends=True)
+    (run / "journal.log").write_text("".join(lines[:-1]))  # its error is known, its value is not
+    assert tune(bases, run, trials=1, images=IMAGES, resume=True) == results
+
+
+def test_a_full_disk_ends_the_search_and_is_no_trial_that_failed(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    run = Run(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr("orbitset.training.checkpoint.write_atomically", full)
+        with pytest.raises(RunError, match="No space left"):
+            tune(_bases("AE"), run, trials=1, images=IMAGES)
+    (trial,) = tune(_bases("AE"), run, trials=1, images=IMAGES, resume=True)["methods"]["AE"][
+        "trials"
+    ]
+    assert trial["state"] == "complete" and trial["value"] > 0
+
+
 @pytest.mark.slow
 def test_trials_side_by_side_are_told_as_they_end(tmp_path):
     run = Run(tmp_path / "run")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from orbitset.errors import RunError, TrainingError
+from orbitset.errors import RunError
 from orbitset.training.checkpoint import load_checkpoint, load_model, save_checkpoint, save_model
 
 
@@ -60,14 +60,14 @@ def test_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(tmp_path):
         import sys, torch
         from pathlib import Path
         from torch import nn
-        from orbitset.errors import TrainingError
+        from orbitset.errors import RunError
         from orbitset.training.checkpoint import save_checkpoint
         model, loss = nn.Linear(300, 400), nn.Linear(4, 2)
         optimizer = torch.optim.Adam(model.parameters())
         try:
             save_checkpoint(Path(sys.argv[1]), model=model, loss=loss, optimizer=optimizer,
                             progress={"step": 2})
-        except TrainingError as error:
+        except RunError as error:
             print(error, "|", error.hint)
         """
     )
@@ -87,7 +87,7 @@ def test_first_checkpoint_on_a_full_disk_does_not_promise_an_older_one(tmp_path)
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     model, loss, optimizer = _trained(1)
-    with pytest.raises(TrainingError) as caught:
+    with pytest.raises(RunError) as caught:
         save_checkpoint(
             blocked / "x.safetensors",
             model=model,

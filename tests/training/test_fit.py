@@ -1,3 +1,6 @@
+import itertools
+import time
+
 import pytest
 import torch
 
@@ -159,10 +162,44 @@ def test_the_loss_has_a_share_too():
     assert moved == pytest.approx(1e-4, rel=1e-3)
 
 
-def test_a_classifier_decays_if_asked():
-    norms = []
-    for decays in ({}, {"loss.classifier.weight": 100.0}):
-        model, loss, batches = _parts("EX")
-        fit(model, loss, batches, steps=3, schedule="constant", weight_decays=decays)
-        norms.append(loss.classifier.weight.norm().item())
-    assert norms[1] < 0.9 * norms[0]
+class _Stop(Silent):
+    """Ctrl-C after so many steps."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def update(self, done, images, terms):
+        if done == self.steps:
+            raise KeyboardInterrupt
+
+
+def test_a_training_that_is_not_evaluated_is_resumed_too(tmp_path):
+    weights = []
+    for name in ("at once", "resumed"):
+        run = Run(tmp_path / name)
+        run.create({"name": "test"})
+        how = {"steps": 6, "run": run, "checkpoint_every_s": 0}
+        if name == "resumed":
+            with pytest.raises(KeyboardInterrupt):
+                fit(*_parts(), progress=_Stop(4), **how)
+        model, loss, batches = _parts()
+        fit(model, loss, batches, resume=True, **how)
+        weights.append(model.encoder.code.weight)
+    assert torch.equal(*weights)
+
+
+def test_time_before_an_interruption_counts(tmp_path, monkeypatch):
+    """A clock that goes on by a second whenever it is looked at."""
+    clock = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    elapsed = []
+    for name in ("at once", "resumed"):
+        run = Run(tmp_path / name)
+        run.create({"name": "test"})
+        how = {"steps": 8, "run": run, "evaluate": _evaluate, "evaluate_at": {0, 8}}
+        if name == "resumed":
+            with pytest.raises(KeyboardInterrupt):
+                fit(*_parts(), progress=_Stop(7), checkpoint_every_s=0, **how)
+        fit(*_parts(), resume=True, checkpoint_every_s=0, **how)
+        elapsed.append([record["elapsed_s"] for record in run.records("timing.jsonl")][-1])
+    assert elapsed[1] == pytest.approx(elapsed[0], abs=6)

@@ -145,6 +145,8 @@ class Plan:
                 size, inputs, outputs, (into, out_of), decoder, cut
             )
             sources.append(gradient[1])
+            if uses_decoder and self.uses_switches and layer % 2:
+                sources.append(kernels.switches_plan(size // 2, outputs)[1])
         return sources
 
     def parameters(self, uses_decoder: bool) -> list[Tensor]:

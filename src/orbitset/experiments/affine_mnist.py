@@ -1,7 +1,7 @@
 """The paper's affine MNIST, whole: eight methods, variants of OJ, and the weights of its two terms.
 
-What the paper says is in the recipe. What it leaves open is in `CHOSEN`, from a search on validation digits
-with equal trials for every method, and a second, longer round between OJ and OE (docs/log.md).
+What the paper says is in the recipe. What it leaves open is in `CHOSEN`, from searches on validation digits
+(docs/reproduction.md says how many for which method).
 """
 
 import math
@@ -153,8 +153,8 @@ def affine_mnist_study(
 
 
 def _sized(config: ExperimentConfig, epochs: float, test_images: int | None) -> ExperimentConfig:
-    """Evaluated several times within the first epoch, then after each."""
-    early = _EARLY_EX if config.method == "EX" else _EARLY
+    """Evaluated several times within the first epoch, EX within the first two, then after each."""
+    early = _EARLY_EX if config.objective == "EX" else _EARLY
     moments = sorted({*early, *range(1, int(epochs) + 1)})
     inside = [moment for moment in moments if moment < epochs] or [epochs / 2]
     train = replace(config.train, epochs=epochs, evaluate_at=tuple(float(at) for at in inside))

@@ -30,7 +30,10 @@ from orbitset.report.parts import picture
 from orbitset.report.tables import write_tables
 from orbitset.runs import Run, without_nan
 
-_PROTOCOL = ("data:", "orbits.affine.", "orbits.members:", "orbits.canvas_px:", "evaluation.")
+_PROTOCOL = (
+    "data:", "orbits.affine.", "orbits.photometric", "orbits.members:", "orbits.canvas_px:",
+    "orbits.is_colour:", "evaluation.",
+)  # fmt: skip
 """How settings begin that say what is tested, and on what"""
 _SHORT = 32
 """Longest description of a group in its label"""

@@ -17,6 +17,7 @@ from orbitset.experiments.config import (
     ExperimentConfig,
     ObservedExperiment,
     read_experiment,
+    with_method,
 )
 from orbitset.experiments.faces import evaluated_often
 from orbitset.experiments.manifests import described_orbits, observed_images, observed_videos
@@ -90,6 +91,8 @@ def compose_config(
         raise ConfigError(
             "--init begins a new training; this one is described by its own configuration"
         )
+    if chosen is not None:
+        config = with_method(config, chosen)
     if init is not None:
         config = _beginning_with(config, init)
     given = []
@@ -97,8 +100,6 @@ def compose_config(
         if init is not None:
             raise ConfigError("--init takes the model's network; leave out --encoder beside it")
         given.append(f"encoder.backbone={encoder}")
-    if chosen is not None:
-        given.append(f"method={chosen}")
     if epochs is not None and isinstance(config, ObservedExperiment):
         config = evaluated_often(config, epochs)
     elif epochs is not None:

@@ -1,7 +1,7 @@
 """One training, described whole: what config.json holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from orbitset.config import from_dict
@@ -172,12 +172,6 @@ class MethodConfig:
         return {part: share for part, share in shares.items() if share != 1}
 
     @property
-    def weight_decays(self) -> dict[str, float]:
-        """What `fit` calls so."""
-        decay = self.train.classifier_decay
-        return dict.fromkeys((f"{part}weight" for part in self._classifiers if decay), decay)
-
-    @property
     def _classifiers(self) -> list[str]:
         """Where in the loss they are."""
         has_classes = self.loss.classify_weight > 0
@@ -193,11 +187,10 @@ class MethodConfig:
             )
         if self.train.backbone_rate != 1 and self.encoder.backbone == PAPERS:
             raise ConfigError("train.backbone_rate is for another network than the paper's")
-        for name, unchanged in (("classifier_rate", 1), ("classifier_decay", 0)):
-            if getattr(self.train, name) != unchanged and not self._classifiers:
-                raise ConfigError(
-                    f"train.{name} is for EX, or for classes beside the orbits; {self.method} has none"
-                )
+        if self.train.classifier_rate != 1 and not self._classifiers:
+            raise ConfigError(
+                f"train.classifier_rate is for EX, or for classes beside the orbits; {self.method} has none"
+            )
         if self.loss.classify_weight and self.objective == "ST":
             raise ConfigError(f"{self.method} learns from classes as it is; leave out the classes")
         if self.objective in ("OJ", "OT") and orbits.members_per_batch < 2:
@@ -268,6 +261,16 @@ class ObservedExperiment(MethodConfig):
 
 
 Experiment = ExperimentConfig | ObservedExperiment
+
+
+def with_method(config: Experiment, method: Method) -> Experiment:
+    """The same with another method, and without what only the old one has a use for."""
+    train = config.train
+    if not has_transformer(method):
+        train = replace(train, transformer_rate=1.0)
+    if objective_of(method) != "EX" and not config.loss.classify_weight:
+        train = replace(train, classifier_rate=1.0)
+    return replace(config, method=method, train=train)
 
 
 def read_experiment(values: Mapping[str, Any]) -> Experiment:

@@ -121,7 +121,6 @@ def train(
                 steps=steps,
                 peak_learning_rate=config.train.learning_rate,
                 rate_shares=config.rate_shares,
-                weight_decays=config.weight_decays,
                 adam_eps=config.train.adam_eps,
                 schedule=config.train.schedule,
                 warmup_steps=config.train.warmup_steps,

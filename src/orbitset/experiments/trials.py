@@ -76,6 +76,7 @@ class Trials:
         self._begun = Counter({method: len(self._completed(method)) for method in methods})
         self._begun.update(jobs[0].method for jobs in interrupted)
         self._trained: dict[tuple[Method, int], list[Run]] = {}
+        self._told: set[tuple[Method, int]] = set()
         self._done, self._started_at = 0, time.monotonic()
 
     def next(self) -> Job | None:
@@ -105,8 +106,9 @@ class Trials:
         for name in ("model.safetensors", "model.json", "model-card.md", "arrays.npz"):
             (job.run / name).unlink(missing_ok=True)
         shutil.rmtree(job.run / "checkpoint", ignore_errors=True)
-        if "error" in job.trial.user_attrs:
-            return  # told already: another seed had to stop
+        key = job.method, job.trial.number
+        if key in self._told:
+            return  # another seed had to stop
         if error is not None:
             job.trial.set_user_attr("error", error.message)
             self._waiting = [each for each in self._waiting if each.trial is not job.trial]
@@ -115,7 +117,7 @@ class Trials:
             )
             self._tell(job, 0.0, None)
             return
-        trained = self._trained.setdefault((job.method, job.trial.number), [])
+        trained = self._trained.setdefault(key, [])
         trained.append(job.run)
         if len(trained) == len(self._seeds):
             self._tell(job, *_best(trained))
@@ -123,6 +125,7 @@ class Trials:
     def _tell(self, job: Job, value: float, epoch: float | None) -> None:
         job.trial.set_user_attr("epoch", epoch)
         self._studies[job.method].tell(job.trial, value)
+        self._told.add((job.method, job.trial.number))
         self._done += 1
         self._note(job.method)
 

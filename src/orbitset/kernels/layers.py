@@ -145,7 +145,7 @@ def convolution_shape(
 
 
 def _measured_as(kind: Kind, output: Output) -> tuple[Kind, Output]:
-    """Un-pooling by switches reads and writes as much as un-pooling by copies."""
+    """Un-pooling by switches is cut up as un-pooling by copies was measured to be best."""
     return (
         "ACT_UP" if kind == "ACT_SWITCH" else kind,
         "SUM_MASK" if output == "SWITCH_MASK" else output,
@@ -173,7 +173,7 @@ def gradient_shape(
 def _tile_bytes(
     kind: Kind, channels: int, tile_shape: tuple[int, int, int], halo: int
 ) -> tuple[int, int]:
-    """`Tile::BYTES` and `Tile::EXTRA` of common.cu."""
+    """`Tile::BYTES` and `Tile::EXTRA` of tile.cu."""
     images, rows, columns = tile_shape
     high, wide = rows + 2 * halo, columns + 2 * halo
     places = {"ACT_POOL": 3, "GRAD": 1}.get(kind, 0) * images * high * wide
@@ -186,7 +186,7 @@ def _tile_bytes(
 
 
 def _pitch(channels: int) -> int:
-    """`Layout::PITCH` of common.cu."""
+    """`Layout::PITCH` of tile.cu."""
     return 2 * channels + (0 if channels <= 32 else 16)
 
 
@@ -279,12 +279,18 @@ def pointwise(size: int, channels: int, kind: Kind, output: Output) -> Kernel:
     return Kernel(_checked("pointwise.cu", constants, name), name, threads=256)
 
 
+def switches_plan(size: int, channels: int) -> tuple[str, str, int]:
+    """Name, source and threads."""
+    name, threads = f"switches_{size}px_{channels}", 256
+    constants = {"SIZE": size, "CHANNELS": channels, "THREADS": threads}
+    return name, _checked("switches.cu", constants, name), threads
+
+
 @functools.cache
 def find_switches(size: int, channels: int) -> Kernel:
     """Of windows whose maxima have `size` pixels per side."""
-    name = f"switches_{size}px_{channels}"
-    constants = {"SIZE": size, "CHANNELS": channels, "THREADS": 256}
-    return Kernel(_checked("switches.cu", constants, name), name, threads=256)
+    name, text, threads = switches_plan(size, channels)
+    return Kernel(text, name, threads=threads)
 
 
 @functools.cache

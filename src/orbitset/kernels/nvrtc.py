@@ -39,8 +39,13 @@ def source(file: str, constants: Mapping[str, object], name: str = "") -> str:
         for key in constants
     }
     lines = (f"constexpr {types[key]} {key} = {value};\n" for key, value in constants.items())
-    common = (_FOLDER / "common.cu").read_text()
-    return f"{common}#define NAME {name}\n{''.join(lines)}{(_FOLDER / file).read_text()}"
+    shared, own = (_text("common.cu") + _text("tile.cu")), _text(file)
+    return f"{shared}#define NAME {name}\n{''.join(lines)}{own}"
+
+
+@functools.cache
+def _text(file: str) -> str:
+    return (_FOLDER / file).read_text()
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from orbitset.errors import RunError, TrainingError
+from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
 
 
@@ -38,7 +38,7 @@ def save_checkpoint(
         remove_parts(path.parent)
         write_atomically(path, _to_bytes(tensors, metadata))
     except OSError as error:
-        raise TrainingError(
+        raise RunError(
             f"the checkpoint at step {progress['step']} could not be written: {error.strerror}",
             hint="the previous checkpoint is intact: make room, then run the same command with --resume"
             if path.exists()

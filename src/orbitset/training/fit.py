@@ -37,8 +37,6 @@ class TrainConfig:
     """Of a backbone other than the paper's, as a share too: a small one for weights that are good already"""
     classifier_rate: float = 1.0
     """Of the classifier learned beside the codes by EX or for class labels: a slow one leaves them work"""
-    classifier_decay: float = 0.0
-    """Of its weights, as in AdamW: small scores push all other orbits away alike, not those most like it"""
     adam_eps: float = 1e-12
     """Below torch's 1e-8: the equation's 1/d makes gradients so small that it would slow them down."""
     schedule: Schedule = "cosine"
@@ -65,10 +63,6 @@ class TrainConfig:
         for name in ("transformer_rate", "backbone_rate", "classifier_rate"):
             if not 0 <= (share := getattr(self, name)) < math.inf:
                 raise ConfigError(f"train.{name} is {share}; give a share of the learning rate")
-        if not 0 <= self.classifier_decay < math.inf:
-            raise ConfigError(
-                f"train.classifier_decay is {self.classifier_decay}; give a number of at least 0"
-            )
         check_choice("train.schedule", self.schedule, get_args(Schedule))
         check_choice("train.precision", self.precision, get_args(Precision))
         check_choice("train.keep", self.keep, get_args(Keep))
@@ -113,7 +107,6 @@ def fit(
     steps: int,
     peak_learning_rate: float = 1e-3,
     rate_shares: Mapping[str, float] | None = None,
-    weight_decays: Mapping[str, float] | None = None,
     adam_eps: float = 1e-12,
     schedule: Schedule = "cosine",
     warmup_steps: int = 100,
@@ -131,8 +124,7 @@ def fit(
     """Minimise the objective over `steps` batches with Adam.
 
     The learning rate is `learning_rate(step, …)` with at most a tenth of the steps for warming up;
-    `rate_shares` gives parts of the model and of the loss a share of it, `weight_decays` lets them decay: see
-    `orbitset.training.optimizer`.
+    `rate_shares` gives parts of the model and of the loss a share of it: see `orbitset.training.optimizer`.
     `evaluate` is called with the model at the steps in `evaluate_at` (0 is before training) and its
     numbers go to the run's metrics with the mean terms since the last evaluation. With a run, state is
     saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
@@ -147,17 +139,19 @@ def fit(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # streams and kernels go where the model is
     use_bfloat16 = in_bfloat16(precision, device)
-    groups = groups_of(model, loss, rate_shares=rate_shares, weight_decays=weight_decays)
-    optimizer = adam(groups, rate=peak_learning_rate, eps=adam_eps)
-    step, monitor = 0, Monitor()
+    optimizer = adam(
+        groups_of(model, loss, rate_shares=rate_shares), rate=peak_learning_rate, eps=adam_eps
+    )
+    step, monitor, elapsed_s = 0, Monitor(), 0.0
 
     if run is not None and resume and run.checkpoint.exists():
         saved = load_checkpoint(run.checkpoint, model=model, loss=loss, optimizer=optimizer)
         step = saved["step"]
         monitor = Monitor(saved["sums"], saved["steps_summed"], step)
+        elapsed_s = saved["elapsed_s"]
         run.rewind("metrics.jsonl", saved["evaluated"])
         run.rewind("timing.jsonl", saved["evaluated"])
-        if [record["step"] for record in run.records()][-1:] != [saved["evaluated"]]:
+        if max((record["step"] for record in run.records()), default=-1) != saved["evaluated"]:
             raise RunError(
                 f"{run.path} does not hold the metrics that belong to its checkpoint",
                 hint="start anew with --overwrite",
@@ -166,7 +160,8 @@ def fit(
         run.rewind("metrics.jsonl", -1)
         run.rewind("timing.jsonl", -1)
     evaluated = max((r["step"] for r in run.records()), default=-1) if run is not None else step - 1
-    saved_at = evaluated_at = time.monotonic()
+    saved_at = time.monotonic()
+    evaluated_at = saved_at - elapsed_s
 
     def save() -> None:
         nonlocal saved_at
@@ -179,6 +174,7 @@ def fit(
             "evaluated": evaluated,
             "sums": sums,
             "steps_summed": steps_summed,
+            "elapsed_s": time.monotonic() - evaluated_at,
         }
         save_checkpoint(run.checkpoint, model=model, loss=loss, optimizer=optimizer, progress=state)
         saved_at = time.monotonic()
