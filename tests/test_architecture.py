@@ -64,6 +64,7 @@ def test_tests_mirror_the_source():
     expected = {p.with_name(f"test_{p.name}").as_posix() for p in sources}
     own = {
         "test_architecture.py",
+        "test_benchmarks.py",
         "test_gpu.py",
         "test_gpu_kernels.py",
         "test_documentation.py",
