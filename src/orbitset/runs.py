@@ -202,12 +202,10 @@ class Run:
             if not any(folder.iterdir()):
                 folder.rmdir()
 
-    def note_environment(self, *, device: str, seed: int, init: str | None = None) -> None:
-        """Write down where and with what this runs, beside where it was begun; `init` is the id of the model
-        that was begun with."""
+    def note_environment(self, *, device: str, seed: int, **more: Any) -> None:
+        """Write down where and with what this runs, beside where it was begun, and what else is known."""
         environment = describe_environment(device=device, seed=seed)
-        if init is not None:
-            environment["init"] = init
+        environment |= {name: value for name, value in more.items() if value is not None}
         if (self / "environment.json").exists():
             first = self.read_json("environment.json")
             environment = {**first, "resumed": [*first.get("resumed", []), environment]}

@@ -13,6 +13,7 @@ def write(tmp_path):
     """A manifest of these rows beside empty files a.png to d.png."""
     for name in "abcd":
         (tmp_path / f"{name}.png").touch()
+    (tmp_path / "folder").mkdir()
 
     def manifest(rows, header=HEADER, name="faces.csv"):
         content = rows if isinstance(rows, bytes) else rows.encode()
@@ -68,6 +69,7 @@ def test_quoted_cells_may_hold_the_separator(write):
         ("a.png,ann,left\n\nb.png,bob,left\n", "row 3: it has 0 cells, the header 3"),
         ("a.png,ann,left\nb.png,,left\n", "row 3: its person is empty"),
         ("a.png,ann,left\n,bob,left\n", "row 3: its path is empty"),
+        ("a.png,ann,left\nfolder,bob,left\n", "row 3: folder is a folder"),
         (b"a.png,ann,left\nb.png,b\xf6b,left\n", "row 3: its person is not UTF-8"),
         (b"a.png,ann,left\nb\xf6.png,bob,left\n", "row 3: its path is not UTF-8"),
     ],
@@ -84,7 +86,9 @@ def test_bad_rows_are_named_and_stop_or_are_left_out(write, rows, problem):
 
 def test_a_name_that_only_contains_dots_is_no_way_out(write, tmp_path):
     (tmp_path / "a..b.png").touch()
-    assert problems_of(write("a..b.png,ann,left\n")) == []
+    (tmp_path / "x:y.png").touch()
+    rows = "a..b.png,ann,left\nfolder/../b.png,ann,left\nx:y.png,ann,left\n"
+    assert problems_of(write(rows)) == []
 
 
 def test_empty_cells_of_other_columns_do_not_matter(write):
@@ -97,6 +101,7 @@ def test_empty_cells_of_other_columns_do_not_matter(write):
         ("file,person,view\n", "no column path; its first row names file, person, view"),
         ("path,persons,view\n", "no column person.*did you mean persons for person"),
         ("path,person,person\n", "the column person twice"),
+        ("path,person,\n", "column 3 has no name"),
     ],
 )
 def test_wrong_headers_are_refused_whatever_was_chosen(write, header, message):
@@ -111,7 +116,9 @@ def test_wrong_headers_are_refused_whatever_was_chosen(write, header, message):
         (b"", "has no rows"),
         (b"path,person\n", "has no rows"),
         ("path,person\na.png,ann\n".encode("utf-16"), "not a CSV in UTF-8"),
-        (b'path,person\n"a.png,ann\n', "cannot be read as CSV"),
+        (b'path,person\n"a.png,ann\n', "cannot be read as CSV: row 2: "),
+        (b'path,person\na.png,ann\n"b"b.png,ann\n', "cannot be read as CSV: row 3: "),
+        (b"path,p\xe9rson\na.png,ann\n", "the name of column 2 is not UTF-8"),
     ],
 )
 def test_files_that_are_no_manifest_are_refused(tmp_path, content, message):
@@ -161,6 +168,26 @@ def test_parquet_says_the_same(write, tmp_path):
         "row 2: z.png does not exist",
         "row 3: its person is empty",
     ]
+
+
+def test_parquet_may_hold_what_is_no_text_and_no_number(write, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "faces.parquet"
+    write("")
+    raw = pyarrow.array([b"ann", b"b\xf6b"], pyarrow.binary())
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())
+    columns = {"path": ["a.png", "b.png"], "person": text}
+    parquet.write_table(pyarrow.table(columns), path)
+    assert problems_of(path) == ["row 2: its person is not UTF-8"]
+    columns = {"path": ["a.png", "b.png"], "person": [1.5, float("nan")]}
+    parquet.write_table(pyarrow.table(columns), path)
+    assert problems_of(path) == ["row 2: its person is empty"]
+    twice = pyarrow.table([["a.png"], ["ann"], ["bob"]], names=["path", "person", "person"])
+    parquet.write_table(twice, path)
+    with pytest.raises(DataError, match="the column person twice"):
+        read_manifest(path)
 
 
 def test_damaged_parquet_is_refused(tmp_path):

@@ -6,6 +6,7 @@ from scipy.io import savemat
 
 from orbitset.datasets import multi_pie
 from orbitset.datasets.decode import load_images
+from orbitset.datasets.inspect import inspect_table
 from orbitset.datasets.multi_pie import (
     CAMERAS,
     LIGHTS,
@@ -78,6 +79,28 @@ def test_pixels_go_with_their_factors(tree):
     ]
     assert torch.equal(seen.images[:, 0, 1, 1].long(), person)
     assert torch.equal(seen.images[:, 1, 1, 1].long(), session)
+
+
+def test_subjects_who_missed_a_session_are_named(tree):
+    assert scan_multi_pie(tree).incomplete == {"002": ("1", "3")}
+    assert "in some sessions only, and not used: 002" in str(inspect_table(f"multi-pie:{tree}"))
+
+
+def test_folders_may_be_links_but_no_circle(tree, tmp_path):
+    folder = tree / "session01/multiview/250"
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    (tree / "session01/again").symlink_to(tree)
+    found = scan_multi_pie(tree)
+    assert (found.subjects, found.missing, found.unexpected) == (("001", "250"), (), ())
+
+
+def test_another_session_does_not_stand_in(tree):
+    (tree / path_of("001", "01", "01", "051", "00")).unlink()
+    save(tree, "001", "11", "01", "051", "00")
+    found = scan_multi_pie(tree)
+    assert found.missing == (path_of("001", "01", "01", "051", "00"),)
+    assert found.unexpected == (path_of("001", "11", "01", "051", "00"),)
 
 
 def test_missing_images_and_cameras_are_named(tree):

@@ -58,6 +58,11 @@ def test_values_are_numbered_as_they_come():
         number_factors({"view": [1], "light": [1, 2]})
 
 
+def test_rules_are_not_put_together_with_words():
+    with pytest.raises(TypeError, match="put together with &"):
+        Same("person") and Same("view")
+
+
 def test_missing_factors_are_named():
     factors = {"view": torch.tensor([1, 2])}
     with pytest.raises(ValueError, match="asks about person, but the factors are view"):

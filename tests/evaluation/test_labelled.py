@@ -31,6 +31,23 @@ def test_the_first_code_that_is_not_finite_is_named(value):
         Labelled(codes, torch.arange(5))
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1, 1e30])
+def test_codes_of_any_size_get_length_1(scale):
+    codes = Labelled(scale * torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.zeros(2))
+    for found in (codes.prepared("cosine"), codes.precise("cosine")):
+        torch.testing.assert_close(found.double(), torch.tensor([[0.6, 0.8], [0, 0]]).double())
+
+
+def test_whole_numbers_and_half_precision_can_be_compared_by_angle():
+    for codes in (torch.tensor([[60000.0, 0]]).half(), torch.tensor([[3, 0]])):
+        assert Labelled(codes, torch.zeros(1)).precise("cosine").tolist() == [[1, 0]]
+
+
+def test_codes_without_entries_are_refused():
+    with pytest.raises(ValueError, match="codes have no entries"):
+        Labelled(torch.zeros(3, 0), torch.zeros(3))
+
+
 def test_an_unknown_metric_is_refused():
     with pytest.raises(ValueError, match="metric is 'manhattan'; choose 'euclidean' or 'cosine'"):
         Labelled(torch.zeros(4, 2), torch.arange(4)).prepared("manhattan")

@@ -135,6 +135,17 @@ def test_what_was_not_kept_cannot_be_asked_for():
         _ = retrieve(codes).mean_average_precision
 
 
+@pytest.mark.parametrize("num", [0, 1])
+def test_to_find_something_takes_two_images(num):
+    with pytest.raises(ValueError, match="at least two"):
+        retrieve(Labelled(torch.zeros(num, 3), torch.zeros(num)))
+
+
+def test_codes_that_are_being_learned_can_be_looked_at():
+    codes = torch.rand(6, 3, requires_grad=True)
+    assert retrieve(Labelled(codes, torch.arange(6) % 2)).candidates_Q.tolist() == [5] * 6
+
+
 def test_codes_are_left_as_they_are():
     codes, _ = _codes(10, 2)
     before = codes.codes.clone()

@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 
 import av
@@ -67,6 +68,60 @@ def test_a_column_may_say_what_each_row_is_for(face_manifest, tmp_path):
     manifest.write_text("\n".join(rows).replace(",test", ",other"))
     with pytest.raises(DataError, match="has other, train; it needs train and test"):
         described(manifest)
+
+
+def test_what_is_the_same_in_all_that_is_tested_is_not_left_out(face_manifest):
+    """Sessions 1 to 3 are trained on and 4 is tested: there, all images share it."""
+    lines = face_manifest.read_text().splitlines()
+    rows = [
+        f"{line},{'split' if not at else 'train' if line.split(',')[2] != '4' else 'test'}"
+        for at, line in enumerate(lines)
+    ]
+    manifest = face_manifest.with_name("by-session.csv")
+    manifest.write_text("\n".join(rows))
+    assert described(manifest, canonical="view=front").evaluation.exclude == ("light", "view")
+
+
+def test_rows_of_another_split_stop_by_their_names_or_are_said(face_manifest):
+    lines = face_manifest.read_text().splitlines()
+    parts = {"person": "split", "p0": "test", "p1": "test", "p2": "dev", "p3": "dev"}
+    rows = [f"{line},{parts.get(line.split(',')[1], 'train')}" for line in lines]
+    manifest = face_manifest.with_name("three-parts.csv")
+    manifest.write_text("\n".join(rows))
+    with pytest.raises(DataError, match="48 problems: row 50: its split is dev, none of train"):
+        described(manifest, on_problem="stop")
+    task = ObservedTask(described(manifest), "cpu")
+    assert (task.unused, task.unused_values) == (48, ["dev"])
+
+
+def test_a_part_of_which_nothing_can_be_used_says_why(face_manifest):
+    content = face_manifest.read_text()
+    manifest = face_manifest.with_name("no-front.csv")
+    lost = [
+        line
+        for line in content.splitlines()
+        if not (line.split(",")[2] == "4" and line.split(",")[3] == "front")
+    ]
+    manifest.write_text("\n".join(lost))
+    with pytest.raises(DataError, match="no image of session 4 can be used: row .* view front"):
+        described(manifest, canonical="view=front", test="session=4")
+    with pytest.raises(DataError, match="no image of another session is left to train on"):
+        described(manifest, canonical="view=front", test="session=1,2,3")
+
+
+def test_all_that_is_wrong_is_said_before_stopping(face_manifest, tmp_path):
+    folder = tmp_path / "faces"
+    shutil.copytree(face_manifest.parent, folder)
+    manifest = folder / "faces.csv"
+    lines = manifest.read_text().splitlines()
+    (folder / lines[1].split(",")[0]).unlink()
+    (folder / lines[10].split(",")[0]).write_bytes(b"")
+    manifest.write_text("\n".join(line for line in lines if not line.startswith("0110.png")))
+    config = described(manifest, canonical="view=front", on_problem="stop")
+    with pytest.raises(DataError) as caught:
+        ObservedTask(config, "cpu")
+    for reason in ("does not exist", "is empty", "has no member with view front"):
+        assert reason in caught.value.message
 
 
 def test_columns_that_are_missing_are_named(face_manifest):

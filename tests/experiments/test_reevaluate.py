@@ -1,8 +1,11 @@
+import shutil
+
 import pytest
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, RunError
 from orbitset.experiments import affine_digits, train
+from orbitset.experiments.manifests import observed_images
 from orbitset.experiments.reevaluate import evaluate_run
 from orbitset.runs import Run
 
@@ -39,3 +42,28 @@ def test_more_neighbours_than_labelled_images_and_folders_of_runs_are_refused(ru
     demo.create({"name": "demo", "runs": ["OJ", "AE"]})
     with pytest.raises(RunError, match="holds the runs OJ, AE; name one"):
         evaluate_run(demo)
+
+
+def test_images_that_have_changed_are_said_and_not_trained_on(face_manifest, tmp_path):
+    folder = tmp_path / "faces"
+    shutil.copytree(face_manifest.parent, folder)
+    config = observed_images(
+        folder / "faces.csv",
+        orbit=["person", "session", "light"],
+        canonical="view=front",
+        test="session=4",
+    )
+    small = ["encoder.channels=4,8", "encoder.code_size=16", "train.epochs=1"]
+    config, run = with_settings(config, small), Run(tmp_path / "run")
+    train(config, run)
+    said = []
+    evaluate_run(run, say=said.append)
+    assert not any("warning" in text or "left out" in text for text in said)
+    lines = (folder / "faces.csv").read_text().splitlines()
+    (folder / lines[-1].split(",")[0]).write_bytes(b"")
+    evaluate_run(run, say=said.append)
+    assert any("has changed since it was begun, 144 images then, 143 now" in text for text in said)
+    assert any("left out: row 145: " in text for text in said)
+    (run / "results.json").unlink()
+    with pytest.raises(RunError, match="cannot go on: .* has changed since it was begun"):
+        train(config, run, resume=True)

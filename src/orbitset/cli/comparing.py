@@ -45,7 +45,8 @@ def compare(
 ) -> None:
     """Compare finished runs: scores, paired tests over splits, and the settings that differ.
 
-    Runs that differ in the seed alone are taken together.
+    Runs that differ in the seed alone are taken together. They are of computed orbits: the splits of observed
+    ones are sides of the data, which `orbitset reproduce` compares.
 
     Example: orbitset compare runs/OJ runs/OE --out runs/OJ-OE
     """

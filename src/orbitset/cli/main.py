@@ -3,6 +3,7 @@
 Commands parse and print. Progress and messages go to stderr, data to stdout.
 """
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -74,6 +75,9 @@ def root(
 
 def main() -> None:
     """Run the command line; every expected error is one sentence on stderr and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may hold what cannot be printed
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False)
     except OrbitsetError as error:

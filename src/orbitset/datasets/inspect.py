@@ -38,6 +38,8 @@ class Inspected:
     problems: tuple[Problem, ...]
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    """Subjects of Multi-PIE that are not in all sessions, and not used"""
     ignored: tuple[str, ...] = ()
     """Files in a folder that are no images"""
     copies: tuple[tuple[str, ...], ...] = ()
@@ -60,6 +62,7 @@ class Inspected:
             ],
             "missing": list(self.missing),
             "unexpected": list(self.unexpected),
+            "incomplete": list(self.incomplete),
             "ignored": list(self.ignored),
             "copies": [list(paths) for paths in self.copies],
         }
@@ -79,6 +82,9 @@ class Inspected:
         lines += [f"the same file: {', '.join(paths)}" for paths in self.copies]
         if self.ignored:
             lines.append(f"no images: {', '.join(self.ignored[:_MOST_NAMED])}{_more(self.ignored)}")
+        if self.incomplete:
+            few = ", ".join(self.incomplete[:_MOST_NAMED]) + _more(self.incomplete)
+            lines.append(f"in some sessions only, and not used: {few}")
         lines += [f"problem: {problem}" for problem in self.problems]
         lines += [f"missing: {path}" for path in self.missing]
         lines += [f"unexpected: {path}" for path in self.unexpected]
@@ -91,6 +97,7 @@ def inspect_table(
     """Read every row and every image, and keep on whatever is wrong with them."""
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     plain, is_folder = is_plain(source), has_sub_folders(source)
     if plain and (orbit is not None or canonical is not None):
@@ -102,6 +109,7 @@ def inspect_table(
     if source.startswith(MULTI_PIE):
         found = scan_multi_pie(Path(source.removeprefix(MULTI_PIE)))
         table, missing, unexpected = found.table, found.missing, found.unexpected
+        incomplete = tuple(found.incomplete)
         orbit, canonical = orbit or ("person", "light", "session"), canonical or f"view={CANONICAL}"
     elif plain:
         inside = scan_folder(source)
@@ -128,6 +136,7 @@ def inspect_table(
         problems=tuple(sorted(problems, key=lambda problem: problem.row)),
         missing=missing,
         unexpected=unexpected,
+        incomplete=incomplete,
         ignored=ignored,
         copies=_copies(usable),
         orbits=() if orbit is None else _first_orbits(usable, orbit),
@@ -171,7 +180,7 @@ def _target(canonical: str | None) -> tuple[str, str] | None:
         raise ConfigError(
             f"canonical is {canonical!r}; write it as factor=value, such as view=front"
         )
-    return factor, value
+    return factor.strip(), value.strip()
 
 
 def _members(table: ImageTable, orbit: Sequence[str]) -> dict[str, float]:

@@ -7,6 +7,8 @@ import csv
 import difflib
 import io
 import math
+import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -17,6 +19,7 @@ from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import DataError
 
 _BOX = ("left", "top", "right", "bottom")
+_DRIVE = re.compile("[A-Za-z]:(/|$)")
 
 
 def read_manifest(
@@ -82,8 +85,8 @@ def _fault(
     if not cells["path"]:
         return "its path is empty"
     path = _plain(cells["path"])
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or ":" in path[:2]:
-        return f"{path} leads out of {root}"
+    if PurePosixPath(path).is_absolute() or path.startswith("../") or _DRIVE.match(path):
+        return f"{_slashed(cells['path'])} leads out of {root}"
     if path in seen:
         return f"{path} is in row {seen[path]} already"
     seen[path] = number
@@ -94,6 +97,8 @@ def _fault(
         shown = ", ".join(cells[name] for name in _BOX)
         return f"its box ({shown}) is not left, top, right and bottom in pixels"
     try:
+        if (root / path).is_dir():
+            return f"{path} is a folder"
         return None if (root / path).is_file() else f"{path} does not exist"
     except OSError as error:
         return f"{path} cannot be looked for: {error.strerror}"
@@ -109,7 +114,11 @@ def _box(edges: Sequence[str]) -> Box | None:
 
 
 def _plain(path: str) -> str:
-    return str(PurePosixPath(path.replace("\\", "/"))) if path else ""
+    return posixpath.normpath(_slashed(path)) if path else ""
+
+
+def _slashed(path: str) -> str:
+    return path.replace("\\", "/")
 
 
 def _is_text(text: str) -> bool:
@@ -122,6 +131,13 @@ def _is_text(text: str) -> bool:
 
 
 def _check_header(path: Path, header: Sequence[str], factors: Sequence[str]) -> None:
+    broken = next((at for at, name in enumerate(header, 1) if not _is_text(name)), None)
+    if broken is not None:
+        raise DataError(
+            f"{path}: the name of column {broken} is not UTF-8", hint="save it as UTF-8"
+        )
+    if "" in header:
+        raise DataError(f"{path}: column {header.index('') + 1} has no name")
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise DataError(f"{path} has the column {', '.join(twice)} twice; name each once")
@@ -143,10 +159,14 @@ def _csv(path: Path) -> tuple[list[str], list[list[str]], int]:
     text = raw.decode("utf-8-sig", errors="surrogateescape")
     first_line = text.partition("\n")[0]
     delimiter = next((mark for mark in ",;\t" if mark in first_line), ",")
+    rows: list[list[str]] = []
     try:
-        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+        rows += csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     except csv.Error as error:
-        raise DataError(f"{path} cannot be read as CSV: {error}") from None
+        raise DataError(
+            f"{path} cannot be read as CSV: row {len(rows) + 1}: {error}",
+            hint='write a quotation mark inside quoted text twice: ""',
+        ) from None
     while rows and not any(rows[-1]):
         rows.pop()
     if len(rows) < 2:
@@ -164,14 +184,28 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]], int]:
             f"{path} is Parquet, which needs pyarrow", hint="pip install 'orbitset[parquet]'"
         ) from None
     try:
+        header = list(parquet.read_schema(path).names)
+        if len(set(header)) < len(header):
+            return header, [], 1  # it cannot be read, and the header says why
         table = parquet.read_table(path)
     except pyarrow.ArrowException as error:
-        raise DataError(f"{path} cannot be read as Parquet: {error}") from None
-    columns = [[_cell(value) for value in column.to_pylist()] for column in table.columns]
+        first_line = str(error).partition("\n")[0]
+        raise DataError(f"{path} cannot be read as Parquet: {first_line}") from None
+    columns = [[_cell(value) for value in _values(column)] for column in table.columns]
     if not table.num_rows:
         raise DataError(f"{path} has no rows")
-    return list(table.column_names), [list(row) for row in zip(*columns, strict=True)], 1
+    return header, [list(row) for row in zip(*columns, strict=True)], 1
+
+
+def _values(column: Any) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:  # the rows are named later
+        found = [value.as_buffer().to_pybytes() for value in column]
+        found = [value.decode(errors="surrogateescape") for value in found]
+    return found
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else str(value)
+    is_empty = value is None or (isinstance(value, float) and math.isnan(value))
+    return "" if is_empty else str(value)

@@ -7,8 +7,9 @@ subjects that came to all four sessions.
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ CANONICAL = "051"
 SESSIONS = ("1", "2", "3", "4")
 LIGHTS = tuple(f"{number:02}" for number in range(20))
 RECORDING = "01"
+_SESSION_FOLDERS = tuple(f"0{session}" for session in SESSIONS)
 _UNUSED_CAMERAS = ("08_1", "19_1")
 _OTHER_FOLDERS = ("highres", "movie")
 """Beside multiview in a session"""
@@ -54,11 +56,14 @@ class MultiPie:
     """Images that one of these subjects should have, by their paths"""
     unexpected: tuple[str, ...]
     """Files that have no place in the layout; other cameras and recordings are not counted"""
+    incomplete: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Subjects that are not used, and the sessions they are in"""
 
     def __str__(self) -> str:
         return (
             f"{len(self.table):,} images of {len(self.subjects)} subjects in all four sessions; "
-            f"{len(self.missing):,} missing, {len(self.unexpected):,} unexpected files"
+            f"{len(self.missing):,} missing, {len(self.unexpected):,} unexpected files; "
+            f"{len(self.incomplete)} subjects in some sessions only"
         )
 
 
@@ -73,7 +78,7 @@ def scan_multi_pie(root: Path) -> MultiPie:
             continue
         subject, session, recording, camera, light = match.groups()
         is_known = (
-            session[1:] in SESSIONS
+            session in _SESSION_FOLDERS
             and _folder(camera) in (*CAMERAS, *_UNUSED_CAMERAS)
             and light in LIGHTS
         )
@@ -117,7 +122,10 @@ def scan_multi_pie(root: Path) -> MultiPie:
         for subject, session, camera, light in wanted
         if (subject, session, camera, light) not in found
     ]
-    return MultiPie(table, subjects, tuple(absent), tuple(sorted(unexpected)))
+    incomplete = {
+        who: tuple(sorted(seen)) for who, seen in sorted(sessions.items()) if who not in subjects
+    }
+    return MultiPie(table, subjects, tuple(absent), tuple(sorted(unexpected)), incomplete)
 
 
 def path_of(subject: str, session: str, recording: str, camera: str, light: str) -> str:
@@ -184,7 +192,10 @@ def _around(path: Path | None) -> Box | None:
 
     try:
         points = np.asarray(loadmat(path)["pts"], dtype=float)
-    except (OSError, KeyError, ValueError, TypeError, MatReadError):
+    except (
+        *(OSError, KeyError, ValueError, TypeError, MatReadError),
+        *(NotImplementedError, zlib.error),  # other versions of the format, damaged files
+    ):
         return None
     if points.ndim != 2 or points.shape[1] != 2 or not len(points) or not np.isfinite(points).all():
         return None
@@ -207,7 +218,12 @@ def _files(root: Path) -> list[str]:
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
     found = []
-    for folder, inside, files in os.walk(root):
+    been: set[str] = set()
+    for folder, inside, files in os.walk(root, followlinks=True):
+        if (real := os.path.realpath(folder)) in been:  # a link to a folder above
+            inside.clear()
+            continue
+        been.add(real)
         inside[:] = [name for name in inside if name not in _OTHER_FOLDERS]
         relative = Path(folder).relative_to(root)
         found += [(relative / name).as_posix() for name in files]

@@ -29,7 +29,13 @@ from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.plain import is_plain, load_plain
 from orbitset.datasets.segments import SegmentConfig
 from orbitset.datasets.shards import read_shards
-from orbitset.datasets.table import ImageTable, OnProblem, Problem, orbit_problems
+from orbitset.datasets.table import (
+    ImageTable,
+    OnProblem,
+    Problem,
+    orbit_problems,
+    stop_if_any,
+)
 from orbitset.datasets.video import SUFFIXES as VIDEOS
 from orbitset.datasets.video import load_videos, split_by_time
 from orbitset.errors import ConfigError, DataError
@@ -84,8 +90,28 @@ def load_observed(
     `pie32`, `pointing04`, the path of a manifest, of shards, or of a folder with a sub-folder for each orbit.
     `orbit`, `target` and `min_members` say which orbits can be used. `crops` is a CSV of boxes or a folder of
     landmarks. Of videos, `segments` says what an orbit is, and `trained_share` what is trained on, from the
-    start of each. Without `is_kept` nothing is written to the cache.
+    start of each. Without `is_kept` nothing is written to the cache. To stop because of problems, all of them
+    are looked for first.
     """
+    if on_problem == "stop":
+        seen, problems = load_observed(
+            data,
+            orbit=orbit,
+            target=target,
+            factors=factors,
+            size_px=size_px,
+            is_colour=is_colour,
+            min_members=min_members,
+            on_problem="skip",
+            crops=crops,
+            segments=segments,
+            trained_share=trained_share,
+            is_kept=is_kept,
+            device=device,
+            on_progress=on_progress,
+        )
+        stop_if_any(data, problems)
+        return seen, problems
     name, _, rest = data.partition(":")
     if name == "heads":
         people, lights = _heads_asked(rest)

@@ -1,5 +1,6 @@
 """Images with named factors: who is shown, from where, in which light. Orbits are read off the factors."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,6 +72,9 @@ class ObservedImages:
 
 def _in_order(values: Collection[str]) -> list[str]:
     try:
-        return sorted(values, key=lambda value: (float(value), value))
+        numbers = {value: float(value) for value in values}
     except ValueError:
         return sorted(values)
+    if any(map(math.isnan, numbers.values())):  # which has no place among numbers
+        return sorted(values)
+    return sorted(values, key=lambda value: (numbers[value], value))

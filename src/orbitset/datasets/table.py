@@ -83,10 +83,7 @@ class ImageTable:
             return self
         found = sorted(problems, key=lambda problem: problem.row)
         if on_problem == "stop":
-            raise DataError(
-                f"{self.source} has {_count(len(found), 'problem')}: {named(found)}",
-                hint="mend what is named, or leave those rows out with --on-problem skip",
-            )
+            stop_if_any(self.source, found)
         bad = {row for problem in found for row in (problem.row, *problem.others)}
         kept = [at for at, row in enumerate(self.rows) if row not in bad]
         if not kept:
@@ -111,6 +108,15 @@ class ImageTable:
             stretches=None
             if self.stretches is None
             else tuple(self.stretches[at] for at in places),
+        )
+
+
+def stop_if_any(source: str, problems: Sequence[Problem]) -> None:
+    if problems:
+        found = sorted(problems, key=lambda problem: problem.row)
+        raise DataError(
+            f"{source} has {_count(len(found), 'problem')}: {named(found)}",
+            hint="mend what is named, or leave those rows out with --on-problem skip",
         )
 
 

@@ -44,7 +44,7 @@ def cluster_scores(
     from sklearn.cluster import KMeans  # late: it takes a second to load
 
     means = KMeans(num_labels, n_init=restarts, random_state=seed)
-    found = means.fit_predict(codes.prepared(metric).detach().double().cpu().numpy())
+    found = means.fit_predict(codes.precise(metric).cpu().numpy())
     clusters = torch.from_numpy(found).long().to(codes.labels.device)
     return Clustering(
         clusters_N=clusters,

@@ -37,6 +37,9 @@ class Rule(ABC):
     def __invert__(self) -> "Rule":
         return _Not(self)
 
+    def __bool__(self) -> bool:
+        raise TypeError("rules are put together with &, | and ~, not with and, or and not")
+
 
 class Same(Rule):
     """Two images have the same value of a factor.

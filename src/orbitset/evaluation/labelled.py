@@ -26,6 +26,8 @@ class Labelled:
                 f"codes have shape {tuple(self.codes.shape)} and labels {tuple(self.labels.shape)}; "
                 "pass N x D codes and one label per code"
             )
+        if self.codes.shape[1] == 0:
+            raise ValueError("codes have no entries; give at least one for each image")
         if self.orbits is not None and self.orbits.shape != self.labels.shape:
             raise ValueError(
                 f"orbits have {len(self.orbits)} entries but there are {len(self.codes)} codes; "
@@ -40,9 +42,24 @@ class Labelled:
 
     def prepared(self, metric: Metric) -> Tensor:
         """Codes whose Euclidean distances order pairs as the metric does."""
-        if metric not in ("euclidean", "cosine"):
-            raise ValueError(f"metric is {metric!r}; choose 'euclidean' or 'cosine'")
-        return self.codes if metric == "euclidean" else F.normalize(self.codes, dim=1)
+        return _for_metric(self.codes, metric)
+
+    def precise(self, metric: Metric) -> Tensor:
+        """The same of a copy in float64, without gradients."""
+        return _for_metric(self.codes.detach().to(torch.float64, copy=True), metric)
+
+
+def _for_metric(codes_ND: Tensor, metric: Metric) -> Tensor:
+    if metric not in ("euclidean", "cosine"):
+        raise ValueError(f"metric is {metric!r}; choose 'euclidean' or 'cosine'")
+    return codes_ND if metric == "euclidean" else _to_length_1(codes_ND)
+
+
+def _to_length_1(codes_ND: Tensor) -> Tensor:
+    """Whatever the codes' size: squares of large or small ones would leave the range of their type."""
+    codes_ND = codes_ND if codes_ND.is_floating_point() else codes_ND.float()
+    largest_N1 = codes_ND.abs().amax(1, keepdim=True)
+    return F.normalize(codes_ND / largest_N1.where(largest_N1 > 0, 1), dim=1)
 
 
 def draw_labelled_sets(labels_N: Tensor, *, shots: int, draws: int, seed: int = 0) -> Tensor:

@@ -118,7 +118,7 @@ def _prepared(codes: Labelled, metric: Metric) -> Tensor:
     for place, part, labels in zip(
         points.split(rows), codes.codes.split(rows), codes.labels.split(rows), strict=True
     ):
-        place.copy_(Labelled(part.detach().double(), labels).prepared(metric))
+        place.copy_(Labelled(part, labels).precise(metric))
     return points
 
 

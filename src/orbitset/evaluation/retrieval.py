@@ -78,14 +78,14 @@ def retrieve(
     1.0
     """
     num = len(codes)
-    if not 1 <= k < max(2, num):
+    if num < 2:
+        raise ValueError(f"there are {num} images; to find one takes at least two")
+    if not 1 <= k < num:
         raise ValueError(f"k is {k} for {num} images; give 1 to {num - 1}")
     factors = factors or {}
     if exclude is not None:
         check_factors(exclude, factors, num)
-    points = codes.prepared(metric).double()
-    points = points.clone() if points is codes.codes else points  # the codes are not ours to change
-    points = centred(points)
+    points = centred(codes.precise(metric))
     points.mul_(_power_of_two(points))
     rows = torch.arange(num, device=points.device)
     found = Retrieval(
@@ -95,7 +95,8 @@ def retrieve(
         relevant_Q=rows.new_empty(num),
         average_precision_Q=points.new_empty(num) if whole_ranking else None,
     )
-    own = {name: factors[name].to(points.device) for name in exclude.names()} if exclude else {}
+    used = frozenset() if exclude is None else exclude.names()
+    own = {name: factors[name].to(points.device) for name in used}
     distances = _Distances(points)
     for chunk in rows.split(distances.rows):
         removed = chunk[:, None] == rows

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from orbitset.datasets.images import ImageSet, Splits
+from orbitset.datasets.images import ImageSet, Splits, fingerprint
 from orbitset.datasets.named import load_splits
 from orbitset.encoders import Encoder
 from orbitset.errors import ConfigError
@@ -68,6 +68,14 @@ class ComputedTask:
         if one_shot is not None and count and len(one_shot.query_orbit.unique()) > 1:
             seed = config.evaluation.seed
             self._halves = orbit_splits(one_shot.query_orbit, splits=count, seed=seed)
+
+    @property
+    def about_data(self) -> dict[str, Any]:
+        """To be told apart from others: how many images, and what they hold."""
+        parts = (self.splits.train, self.splits.validation, self.splits.test)
+        labels = [part.labels for part in parts if part.labels is not None]
+        images = [part.images for part in parts]
+        return {"images": sum(map(len, parts)), "sha256": fingerprint(*images, *labels)}
 
     def _build_finding(self, device: str) -> dict[str, FindingTask]:
         """To stop by, and to test with."""

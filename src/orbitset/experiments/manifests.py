@@ -11,7 +11,7 @@ import torch
 from orbitset.config import with_settings
 from orbitset.datasets.decode import fitting_size, is_coloured
 from orbitset.datasets.named import has_sub_folders, load_observed, table_at
-from orbitset.datasets.table import ImageTable, Problem, orbit_problems
+from orbitset.datasets.table import ImageTable, Problem, named, orbit_problems, stop_if_any
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.experiments.config import ObservedExperiment, PairsConfig, VideoConfig
@@ -61,12 +61,12 @@ def observed_images(
         raise ConfigError("--split and --test both say what is tested on; give one of them")
     table = table_at(str(source), on_problem="skip")
     fixed = _columns(table, orbit, "orbit", "the factors that members of an orbit share")
-    named = label or ("label" if "label" in table.columns else fixed[0])
-    table.require([*fixed, named, *([classes] if classes else [])])
+    recognised = label or ("label" if "label" in table.columns else fixed[0])
+    table.require([*fixed, recognised, *([classes] if classes else [])])
     orbits = ObservedConfig(
         orbit=tuple(fixed),
         canonical=canonical or ("medoid" if has_sub_folders(str(source)) else None),
-        label=named,
+        label=recognised,
         classes=classes,
         size_px=fitting_size(table),
         is_colour=is_coloured(table),
@@ -75,8 +75,8 @@ def observed_images(
     )
     orbits = with_settings(orbits, _own(settings, "orbits."))
     fixed = list(orbits.orbit)
-    table = _usable(table, orbits)
-    evaluation = _evaluation(table, orbits, split, test)
+    whole, table = table, _usable(table, orbits)
+    evaluation = _evaluation(table, whole, orbits, split, test)
     trained = [has in evaluation.train for has in table.columns[evaluation.split_by]]
     num_orbits = len(
         {key for key, is_used in zip(_keys(table, fixed), trained, strict=True) if is_used}
@@ -210,8 +210,13 @@ def _usable(table: ImageTable, orbits: ObservedConfig) -> ImageTable:
 
 
 def _evaluation(
-    table: ImageTable, orbits: ObservedConfig, split: str | None, tested: str | None
+    table: ImageTable,
+    whole: ImageTable,
+    orbits: ObservedConfig,
+    split: str | None,
+    tested: str | None,
 ) -> PairsConfig:
+    """Of the rows that can be used; the whole table is for saying why there are none."""
     if split is not None:
         by, train, validation, test = _parse(split)
         table.require([by])
@@ -219,8 +224,13 @@ def _evaluation(
         by, test = _parse_test(tested)
         known = set(table.require([by]).columns[by])
         for value in test:
+            if value in whole.columns[by] and value not in known:
+                raise DataError(f"no image of {by} {value} can be used: {named(table.left_out)}")
             check_choice(by, value, sorted(known))
         validation, train = (), tuple(sorted(known - set(test)))
+        if not train:
+            left = f": {named(table.left_out)}" if table.left_out else ""
+            raise DataError(f"no image of another {by} is left to train on{left}")
     elif "split" in table.columns:
         by = "split"
         found = sorted(set(table.columns["split"]))
@@ -230,6 +240,8 @@ def _evaluation(
             raise DataError(
                 f"the column split of {table.source} has {', '.join(found)}; it needs train and test"
             )
+        if orbits.on_problem == "stop":
+            stop_if_any(table.source, _in_no_part(table, {*train, *validation, *test}))
     else:
         assert orbits.label is not None
         by = orbits.label
@@ -250,8 +262,16 @@ def _evaluation(
         train=train,
         validation=validation,
         test=test,
-        exclude=_too_alike(table, orbits, by),
+        exclude=_too_alike(table.where(by, test), orbits, by),
     )
+
+
+def _in_no_part(table: ImageTable, known: set[str]) -> list[Problem]:
+    return [
+        Problem(row, f"its split is {value}, none of train, validation and test")
+        for row, value in zip(table.rows, table.columns["split"], strict=True)
+        if value not in known
+    ]
 
 
 def _too_alike(table: ImageTable, orbits: ObservedConfig, split_by: str) -> tuple[str, ...]:

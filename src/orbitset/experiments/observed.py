@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.datasets.decode import Progress
+from orbitset.datasets.images import fingerprint
 from orbitset.datasets.named import load_observed
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.video import frames_of
@@ -85,6 +86,9 @@ class ObservedTask:
         if evaluation.validation:
             self.sides["va"] = parts["validation"]
         self.unused = len(seen) - sum(map(len, parts.values()))
+        used = (*evaluation.train, *evaluation.validation, *evaluation.test)
+        values = seen.values[evaluation.split_by]
+        self.unused_values = [value for value in values if value not in used]
         trained = self._orbits(self.train, has_classes=orbits.classes is not None)
         count = orbits.orbits_per_batch
         if self.left_out:  # there may be fewer orbits than were counted when the batch was chosen
@@ -96,6 +100,15 @@ class ObservedTask:
             weighting=orbits.weighting,
             seed=config.seed,
         )
+
+    @property
+    def about_data(self) -> dict[str, Any] | None:
+        """To be told apart from others: how many images, and what they hold. Rendered ones do not change."""
+        if self.config.data.partition(":")[0] == "heads":
+            return None
+        parts = (self.train, *self.sides.values())
+        tensors = [each for part in parts for each in (part.images, *part.factors.values())]
+        return {"images": sum(map(len, parts)), "sha256": fingerprint(*tensors)}
 
     def _present(self, seen: ObservedImages, part: str) -> list[str]:
         """The values a part was given, but for those all of whose images were left out."""

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import torch
 
+from orbitset.datasets.table import named
 from orbitset.errors import ConfigError, DataError
 from orbitset.evaluation.clustering import cluster_scores
 from orbitset.evaluation.labelled import Labelled, Metric
@@ -19,7 +20,7 @@ from orbitset.experiments.computed import ComputedTask, build_one_shot
 from orbitset.experiments.config import ExperimentConfig
 from orbitset.experiments.observed import ObservedTask
 from orbitset.experiments.rows import row
-from orbitset.experiments.single import load_run
+from orbitset.experiments.single import data_change, load_run
 from orbitset.experiments.task import Encode, OneShotTask, encode_members, encoding_with
 from orbitset.runs import Run
 from orbitset.seeds import stream
@@ -44,6 +45,10 @@ def evaluate_run(
     """Rows for a trained encoder. Few-shot sets are drawn as in training, so one shot gives its numbers;
     k-NN and the probe label a random part of the validation images."""
     config, model, task = load_run(run, device=device)
+    if change := data_change(task, run):
+        say(f"warning: {change}; figures are of what is there now")
+    if task.left_out:
+        say(f"left out: {named(task.left_out)}")
     encode = encoding_with(model, precision=config.train.precision)
     if isinstance(config, ExperimentConfig):
         assert isinstance(task, ComputedTask)

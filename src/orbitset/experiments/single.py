@@ -107,7 +107,7 @@ def train(
     ).to(device)
     keeps_best = config.keeps_best and config.keeps_weights
     with run.locked():
-        if _is_finished(config, run, resume=resume, overwrite=overwrite, device=device):
+        if _is_finished(config, task, run, resume=resume, overwrite=overwrite, device=device):
             results: dict[str, Any] = run.read_json("results.json")
             return results
         _say_left_out(task, run, progress)
@@ -171,7 +171,10 @@ def _evaluation(
 def _say_left_out(task: ComputedTask | ObservedTask, run: Run, progress: Progress) -> None:
     """Rows that cannot be used are never left out silently."""
     if isinstance(task, ObservedTask) and task.unused:
-        progress.note(f"{task.unused:,} images are in no part of the split and are not used")
+        progress.note(
+            f"{task.unused:,} images are in no part of the split and are not used "
+            f"({task.config.evaluation.split_by} {', '.join(task.unused_values)})"
+        )
     if task.left_out:
         rows = [
             {"row": one.row, "others": one.others, "reason": one.reason} for one in task.left_out
@@ -183,7 +186,13 @@ def _say_left_out(task: ComputedTask | ObservedTask, run: Run, progress: Progres
 
 
 def _is_finished(
-    config: Experiment, run: Run, *, resume: bool, overwrite: bool, device: str
+    config: Experiment,
+    task: ComputedTask | ObservedTask,
+    run: Run,
+    *,
+    resume: bool,
+    overwrite: bool,
+    device: str,
 ) -> bool:
     """Make the folder ready to be trained into; whether there is nothing left to do."""
     init = None
@@ -194,8 +203,25 @@ def _is_finished(
         _check_same(config, run)
         if run.is_finished or (run.has_results and not config.keeps_weights):
             return True
-    run.note_environment(device=device, seed=config.seed, init=init)
+        if change := data_change(task, run):
+            raise RunError(
+                f"{run.path} cannot go on: {change}",
+                hint="bring the images back as they were, or start anew with --overwrite",
+            )
+    run.note_environment(device=device, seed=config.seed, init=init, data=task.about_data)
     return False
+
+
+def data_change(task: ComputedTask | ObservedTask, run: Run) -> str | None:
+    """In words, if the images are not those that the run was begun with."""
+    path = run / "environment.json"
+    before = run.read_json("environment.json").get("data") if path.exists() else None
+    now = task.about_data
+    if before is None or now is None or before == now:
+        return None
+    counts = (before["images"], now["images"])
+    what = "{:,} images then, {:,} now".format(*counts) if counts[0] != counts[1] else "others now"
+    return f"{task.config.data} has changed since it was begun, {what}"
 
 
 def load_run(
