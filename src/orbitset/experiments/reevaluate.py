@@ -45,6 +45,8 @@ def evaluate_run(
     """Rows for a trained encoder. Few-shot sets are drawn as in training, so one shot gives its numbers;
     k-NN and the probe label a random part of the validation images."""
     config, model, task = load_run(run, device=device)
+    if isinstance(task, ComputedTask) and task.splits.test.labels is None:
+        raise DataError("few-shot evaluation needs class labels, and these images have none")
     if change := data_change(task, run):
         say(f"warning: {change}; figures are of what is there now")
     if task.left_out:
@@ -85,8 +87,6 @@ def _recognition(
     gallery_images: int,
     say: Say,
 ) -> list[dict[str, Any]]:
-    if task.splits.test.labels is None:
-        raise DataError("few-shot evaluation needs class labels, and these images have none")
     try:
         by_shots = {
             count: build_one_shot(config, task.splits, task.test, shots=count) for count in shots
