@@ -1,6 +1,7 @@
 """`orbitset reproduce` and reports of studies, as processes."""
 
 import json
+import shutil
 
 import pytest
 
@@ -40,6 +41,14 @@ def test_a_report_is_computed_from_the_metrics_and_not_from_old_results(orbitset
     assert (ours["n"], ours["repeated"], ours["seeds"]) == (3, "splits", 1)
     names = {path.name for path in (study / "tables").iterdir()}
     assert names == {f"results.{end}" for end in ("md", "tex", "csv", "json")} | {"tests.csv"}
+
+
+def test_what_was_left_out_is_said_at_the_end(orbitset, study, tmp_path):
+    run = Run(tmp_path / "run")
+    shutil.copytree(study.path, run.path)
+    (run / "OE/seed-0/left_out.json").write_text('{"rows": []}')
+    done = orbitset("reproduce", "affine-mnist", "--resume", "--out", run.path, "-q")
+    assert f"could not be used: {run / 'OE/seed-0/left_out.json'} says what" in done.stderr
 
 
 def test_a_table_says_what_was_repeated_and_stays_narrow(orbitset, study):

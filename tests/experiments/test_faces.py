@@ -194,6 +194,14 @@ def test_the_page_has_every_table_and_figure(done):
     assert (done / "tables" / "results.tex").is_file()
 
 
+def test_the_page_says_where_to_read_what_was_left_out(done):
+    first = done.config["runs"][0]
+    (done / first / "left_out.json").write_text('{"rows": []}')
+    page = write_report(done, summarise(done, stored_study(done))).read_text()
+    (done / first / "left_out.json").unlink()
+    assert f"{first}/left_out.json says what, and why" in page
+
+
 def test_a_stopped_study_goes_on_where_it_was(done, tmp_path, monkeypatch):
     study = stored_study(done)
     two = replace(study, lines=study.lines[:2], cut_down=None)

@@ -109,4 +109,8 @@ def reproduce(
         results = summarise(run, study)
         page = write_report(run, results)
     print_results(results, as_json)
+    for path in [run / each / "left_out.json" for each in run.config["runs"]]:
+        if path.is_file():
+            say(f"\nsome of the data could not be used: {path} says what, and why")
+            break
     say(f"\nreport: {page}")

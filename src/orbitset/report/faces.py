@@ -75,8 +75,10 @@ def faces_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> st
         ]
         top = _single_heading(run, shown_in.cut_down)
     found = {label: parts.arrays(each) for label, each in runs.items()}
-    if any((each / "left_out.json").is_file() for each in runs.values()):
-        top += parts.note("Some of the data could not be used: left_out.json says what, and why.")
+    lists = [each / "left_out.json" for each in runs.values()]
+    if found_list := next((path for path in lists if path.is_file()), None):
+        where = found_list.relative_to(run.path)
+        top += parts.note(f"Some of the data could not be used: {where} says what, and why.")
     shown = [
         top,
         _measures(results, config),
