@@ -63,17 +63,9 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
 def differences(a: Any, b: Any) -> list[str]:
     """What differs between two configurations, as 'name: old → new'."""
     left, right = _leaves(to_dict(a)), _leaves(to_dict(b))
-    missing = object()  # a group of settings may be there on one side only
-    pairs = {name: (left.get(name, missing), right.get(name, missing)) for name in left | right}
-    return [
-        f"{name}: {_shown(old, missing)} → {_shown(new, missing)}"
-        for name, (old, new) in pairs.items()
-        if old != new
-    ]
-
-
-def _shown(value: Any, missing: object) -> str:
-    return "–" if value is missing else str(value)
+    # a group of settings may be there on one side only
+    pairs = {name: (left.get(name, "–"), right.get(name, "–")) for name in left | right}
+    return [f"{name}: {old} → {new}" for name, (old, new) in pairs.items() if old != new]
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

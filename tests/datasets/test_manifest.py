@@ -176,11 +176,12 @@ def test_parquet_may_hold_what_is_no_text_and_no_number(write, tmp_path):
 
     path = tmp_path / "faces.parquet"
     write("")
-    raw = pyarrow.array([b"ann", b"b\xf6b"], pyarrow.binary())
-    text = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())
-    columns = {"path": ["a.png", "b.png"], "person": text}
+    raw = pyarrow.array([b"ann", b"b\xf6b", None], pyarrow.binary())
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 3, raw.buffers())
+    columns = {"path": ["a.png", "b.png", "c.png"], "person": text}
     parquet.write_table(pyarrow.table(columns), path)
-    assert problems_of(path) == ["row 2: its person is not UTF-8"]
+    found = ["row 2: its person is not UTF-8", "row 3: its person is empty"]
+    assert problems_of(path) == found
     columns = {"path": ["a.png", "b.png"], "person": [1.5, float("nan")]}
     parquet.write_table(pyarrow.table(columns), path)
     assert problems_of(path) == ["row 2: its person is empty"]

@@ -54,12 +54,15 @@ def test_splits_that_are_not_understood_are_named(face_manifest, split):
         described(face_manifest, split=split)
 
 
+def _split_by_session(manifest):
+    """Its rows with a column more: session 4 is tested."""
+    header, *rows = manifest.read_text().splitlines()
+    parts = ("test" if row.split(",")[2] == "4" else "train" for row in rows)
+    return [f"{header},split", *(f"{row},{part}" for row, part in zip(rows, parts, strict=True))]
+
+
 def test_a_column_may_say_what_each_row_is_for(face_manifest, tmp_path):
-    lines = face_manifest.read_text().splitlines()
-    rows = [
-        f"{line},{'split' if not at else 'train' if line.split(',')[2] != '4' else 'test'}"
-        for at, line in enumerate(lines)
-    ]
+    rows = _split_by_session(face_manifest)
     manifest = face_manifest.with_name("with-split.csv")
     manifest.write_text("\n".join(rows))
     found = described(manifest).evaluation
@@ -72,11 +75,7 @@ def test_a_column_may_say_what_each_row_is_for(face_manifest, tmp_path):
 
 def test_what_is_the_same_in_all_that_is_tested_is_not_left_out(face_manifest):
     """Sessions 1 to 3 are trained on and 4 is tested: there, all images share it."""
-    lines = face_manifest.read_text().splitlines()
-    rows = [
-        f"{line},{'split' if not at else 'train' if line.split(',')[2] != '4' else 'test'}"
-        for at, line in enumerate(lines)
-    ]
+    rows = _split_by_session(face_manifest)
     manifest = face_manifest.with_name("by-session.csv")
     manifest.write_text("\n".join(rows))
     assert described(manifest, canonical="view=front").evaluation.exclude == ("light", "view")

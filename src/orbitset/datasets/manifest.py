@@ -201,8 +201,8 @@ def _values(column: Any) -> list[Any]:
     try:
         found: list[Any] = column.to_pylist()
     except UnicodeDecodeError:  # the rows are named later
-        found = [value.as_buffer().to_pybytes() for value in column]
-        found = [value.decode(errors="surrogateescape") for value in found]
+        buffers = [value.as_buffer() for value in column]  # None of what is empty
+        found = [each and each.to_pybytes().decode(errors="surrogateescape") for each in buffers]
     return found
 
 

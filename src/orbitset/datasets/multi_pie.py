@@ -192,10 +192,7 @@ def _around(path: Path | None) -> Box | None:
 
     try:
         points = np.asarray(loadmat(path)["pts"], dtype=float)
-    except (
-        *(OSError, KeyError, ValueError, TypeError, MatReadError),
-        *(NotImplementedError, zlib.error),  # other versions of the format, damaged files
-    ):
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, MatReadError, zlib.error):
         return None
     if points.ndim != 2 or points.shape[1] != 2 or not len(points) or not np.isfinite(points).all():
         return None

@@ -93,25 +93,6 @@ def load_observed(
     start of each. Without `is_kept` nothing is written to the cache. To stop because of problems, all of them
     are looked for first.
     """
-    if on_problem == "stop":
-        seen, problems = load_observed(
-            data,
-            orbit=orbit,
-            target=target,
-            factors=factors,
-            size_px=size_px,
-            is_colour=is_colour,
-            min_members=min_members,
-            on_problem="skip",
-            crops=crops,
-            segments=segments,
-            trained_share=trained_share,
-            is_kept=is_kept,
-            device=device,
-            on_progress=on_progress,
-        )
-        stop_if_any(data, problems)
-        return seen, problems
     name, _, rest = data.partition(":")
     if name == "heads":
         people, lights = _heads_asked(rest)
@@ -133,26 +114,28 @@ def load_observed(
         table = scan_multi_pie(Path(data.removeprefix(MULTI_PIE))).table
         table = crop_by_camera(table) if crops is None else table
     else:
-        table = table_at(data, factors=factors, on_problem=on_problem)
+        table = table_at(data, factors=factors, on_problem="skip")
     if crops is not None and table.stretches is not None:
         raise ConfigError(
             f"crops are of files, and {data} has shards; cut the images before packing"
         )
     if crops is not None:
         crop = crop_by_landmarks if Path(crops).is_dir() else crop_by_boxes
-        table = crop(table, Path(crops), on_problem)
-    table = _usable(table, orbit, target, min_members, on_problem)
+        table = crop(table, Path(crops), "skip")
+    table = _usable(table, orbit, target, min_members)
     asked: dict[str, Any] = {
         "size_px": size_px,
         "is_colour": is_colour,
-        "on_problem": on_problem,
+        "on_problem": "skip",
         "is_kept": is_kept,
         "on_progress": on_progress,
     }
     images, left = load_images(table, **asked)
-    settled = _usable(left, orbit, target, min_members, on_problem)
+    settled = _usable(left, orbit, target, min_members)
     if len(settled) < len(left):  # what could not be decoded took its orbit with it
         images, settled = load_images(settled, **asked)
+    if on_problem == "stop":
+        stop_if_any(data, settled.left_out)
     return images, settled.left_out
 
 
@@ -225,10 +208,9 @@ def _usable(
     orbit: Sequence[str],
     target: tuple[str, str] | None,
     min_members: int,
-    on_problem: OnProblem,
 ) -> ImageTable:
     problems = orbit_problems(table, orbit, target, min_members=min_members)
-    return table.without(problems, on_problem)
+    return table.without(problems, "skip")
 
 
 def _heads_asked(text: str) -> tuple[int | None, int | None]:
