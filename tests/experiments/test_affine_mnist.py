@@ -11,13 +11,14 @@ from orbitset.experiments.affine_mnist import (
 from orbitset.experiments.methods import METHODS
 
 
-def test_all_methods_share_data_network_size_batch_and_length():
+def test_all_methods_share_data_network_size_and_batch_and_all_but_ex_their_length():
     configs = [line.config for line in affine_mnist_study().lines if line.role != "point"]
     for name in ("data", "evaluation"):
         assert len({getattr(config, name) for config in configs}) == 1
     assert {config.encoder.channels for config in configs} == {(16, 32, 64, 128)}
     assert {config.encoder.code_size for config in configs} == {1024}
-    assert {config.train.epochs for config in configs} == {configs[0].train.epochs}
+    lengths = {config.train.epochs for config in configs if config.method != "EX"}
+    assert lengths == {configs[0].train.epochs}
     sizes = {c.orbits.orbits_per_batch * c.orbits.members_per_batch for c in configs}
     assert sizes == {256}
 
@@ -41,6 +42,13 @@ def test_a_transformer_takes_the_settings_of_its_method():
     assert differences(affine_mnist("OE"), affine_mnist("OE-STN")) == ["method: OE → OE-STN"]
     lines = affine_mnist_study(methods=["EX", "EX-STN"]).lines
     assert lines[0].config.train.evaluate_at == lines[1].config.train.evaluate_at
+
+
+def test_ex_is_trained_for_one_epoch_at_most():
+    train = affine_mnist_study(methods=["EX"]).lines[0].config.train
+    assert train.epochs == 1
+    assert train.evaluate_at == tuple(eighth / 8 for eighth in range(1, 8))
+    assert affine_mnist_study(methods=["EX"], epochs=0.5).lines[0].config.train.epochs == 0.5
 
 
 def test_as_printed_has_switches_equal_weights_and_a_batch_of_256():

@@ -75,7 +75,9 @@ class _Field:
             for low, high in zip((0.0, *LOW[1:]), HIGH, strict=True)
         )
         slabs = []
-        for some_z in z.split(8):
+        for some_z in z.split(
+            8 if device.type == "cpu" else len(z)
+        ):  # in the cache, or in few launches
             back, up, right = torch.meshgrid(some_z, y, x, indexing="ij")
             slabs.append(scene_distance((right, up, back), head))
         self.distance_11ZYX = torch.cat(slabs)[None, None]
