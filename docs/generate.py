@@ -1,6 +1,8 @@
 """Write what the documents say of the program and of recorded runs: docs/cli.md from the --help of every
-command, README's tables from results/. With --check, only say whether they are current."""
+command, tables and speeds from results/ and benchmarks/results/. With --check, only say whether they are
+current."""
 
+import json
 import os
 import re
 import subprocess
@@ -35,12 +37,22 @@ def reference(_: str) -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page, with a table of the recorded run between each pair of marks that name one."""
+    """The page, with what was recorded between each pair of marks that name it."""
     marked = re.compile(r"(<!-- recorded: (\S+) -->\n).*?(<!-- end -->)", re.S)
     return marked.sub(lambda found: found[1] + recorded(found[2]) + found[3], page)
 
 
 def recorded(name: str) -> str:
+    match name:
+        case "training-speed":
+            return training_speed()
+        case "training-speed-in-short":
+            return training_speed_in_short()
+        case _:
+            return study_table(name)
+
+
+def study_table(name: str) -> str:
     run = Run(ROOT / "results" / name)
     study = stored_study(run)
     found = summarise(run, study)
@@ -64,6 +76,64 @@ def recorded(name: str) -> str:
     return f"{table}\n\n{said}\n"
 
 
+OURS, PEER = "orbitset", "PML + DataLoader"
+SPOKEN = {
+    "orbitset, reference": "the readable loop, no kernel of ours",
+    PEER: "pytorch-metric-learning + DataLoader",
+    "PML + torch.compile, augmented on the device": "pytorch-metric-learning + `torch.compile`",
+}
+
+
+def training_speed() -> str:
+    """Images per second of each method and peer, at each size of batch."""
+    found = _training()
+    rates: dict[str, dict[int, str]] = {}
+    for row in found["rows"]:
+        name = row["method"]
+        if row["name"] != OURS:
+            name += f", {SPOKEN[row['name']]}, {row['how']}".replace(", reference", "")
+        said = f"{row['images_per_s']:,} ± {row['iqr']:,}"
+        rates.setdefault(name, {})[row["batch"]] = said
+    batches = sorted({row["batch"] for row in found["rows"]})
+    head = " | ".join(["", *(f"images/s, batch {batch:,}" for batch in batches)])
+    lines = [head, "|".join(["---"] * (len(batches) + 1))]
+    lines += [" | ".join([name, *(of[batch] for batch in batches)]) for name, of in rates.items()]
+    table = "\n".join(f"| {line} |" for line in lines)
+    hardware = f"{found['hardware']['gpu']}, torch {found['versions']['torch']}"
+    times = _listed([f"{ratio:.1f} times at {batch:,}" for batch, ratio in _ratios(found).items()])
+    return f"{table}\n\n{hardware}, commit {found['commit']}. OJ beside the DataLoader: {times}.\n"
+
+
+def training_speed_in_short() -> str:
+    found = _training()
+    rates = {r["batch"]: r["images_per_s"] for r in found["rows"] if _is_oj(r, OURS)}
+    said = _listed([f"{round(rate, -3):,} at {batch:,}" for batch, rate in rates.items()])
+    times = _listed([f"{ratio:.1f}" for ratio in _ratios(found).values()])
+    return (
+        "One H200, affine MNIST, OJ, the whole step from choosing orbits to Adam, in images/s by batch:\n"
+        f"{said}, {times} times pytorch-metric-learning with a DataLoader on the same network.\n"
+    )
+
+
+def _training() -> dict[str, Any]:
+    path = ROOT / "benchmarks" / "results" / "training-cuda.json"
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _ratios(found: dict[str, Any]) -> dict[int, float]:
+    """Of OJ's images per second, ours to those of what one would write instead, by batch."""
+    ours, theirs = (
+        {row["batch"]: row["images_per_s"] for row in found["rows"] if _is_oj(row, name)}
+        for name in (OURS, PEER)
+    )
+    return {batch: ours[batch] / theirs[batch] for batch in ours}
+
+
+def _is_oj(row: dict[str, Any], name: str) -> bool:
+    return bool(row["name"] == name and row["method"] == "OJ")
+
+
 def _hardware(environments: list[dict[str, Any]]) -> str:
     devices, torches, commits = (
         _listed(list(dict.fromkeys(str(one[name]) for one in environments)))
@@ -77,7 +147,11 @@ def _listed(words: list[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-WRITTEN = {ROOT / "docs" / "cli.md": reference, ROOT / "README.md": with_tables}
+WRITTEN = {
+    ROOT / "docs" / "cli.md": reference,
+    ROOT / "README.md": with_tables,
+    ROOT / "docs" / "performance.md": with_tables,
+}
 
 if __name__ == "__main__":
     for path, made in WRITTEN.items():

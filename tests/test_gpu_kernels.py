@@ -39,6 +39,9 @@ pytestmark = [
 ]
 
 
+_DRAWS = 4
+
+
 def _error(found, truth):
     return ((found.double() - truth.double()).norm() / truth.double().norm()).item()
 
@@ -57,11 +60,14 @@ def _model(size, channels, code_norm="none", unpooling="copy"):
 
 
 def _pass(model, run, images, pulls, *, uses_decoder):
+    """Outputs and gradients, by name."""
     model.zero_grad(set_to_none=True)
+    images = images.clone().requires_grad_()
     outputs = list(run(images)) if uses_decoder else [run(images)]
     torch.autograd.backward(outputs, [p.to(o.dtype) for p, o in zip(pulls, outputs, strict=False)])
     grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return [output.detach() for output in outputs], grads
+    named = {f"output {number}": output.detach() for number, output in enumerate(outputs)}
+    return named | grads | {"images": images.grad}
 
 
 @pytest.mark.parametrize(
@@ -82,49 +88,50 @@ def _pass(model, run, images, pulls, *, uses_decoder):
 def test_the_fused_network_is_as_near_the_truth_as_autocast(
     size, channels, num, code_norm, uses_decoder, unpooling
 ):
-    """Truth: the same network in float64. Outputs, every gradient and the running statistics."""
+    """Truth: the same network in float64. Outputs, every gradient and the running statistics.
+
+    Rounding turns single ReLUs on or off, which decides gradients that all but cancel: errors are those of
+    several draws together.
+    """
     if num == 600 and code_norm != "none":
         pytest.skip("once is enough for the large batch")
-    model = _model(size, channels, code_norm, unpooling)
+    model, exact = (_model(size, channels, code_norm, unpooling) for _ in range(2))
+    exact = exact.double()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    images = torch.rand(num, 1, size, size, device="cuda")
-    pulls = [torch.randn(num, 64, device="cuda"), torch.randn_like(images)]
-
     fused = FusedEncoder(model)
-    run = fused if uses_decoder else fused.encode
-    shown = images.clone().requires_grad_()
-    fused_outputs, fused_grads = _pass(model, run, shown, pulls, uses_decoder=uses_decoder)
-    fused_statistics = {name: value.clone() for name, value in model.state_dict().items()}
-    model.load_state_dict(before)
-
-    exact = _model(size, channels, code_norm, unpooling).double()
-    if unpooling == "switches":
-        for other in (model, exact):
-            _decode_with(other, _switches_of(fused, images))
-        model.load_state_dict(before)
-    run = exact if uses_decoder else exact.encode
-    seen_exactly = images.double().requires_grad_()
-    true_outputs, true_grads = _pass(exact, run, seen_exactly, pulls, uses_decoder=uses_decoder)
 
     def autocast(x):
         with torch.autocast("cuda", torch.bfloat16):
             return model(x) if uses_decoder else model.encode(x)
 
-    seen = images.clone().requires_grad_()
-    outputs, grads = _pass(model, autocast, seen, pulls, uses_decoder=uses_decoder)
-    statistics = model.state_dict()
-    grads["images"], fused_grads["images"] = seen.grad, shown.grad
-    true_grads["images"] = seen_exactly.grad
-
-    assert fused_grads.keys() == grads.keys()
-    for ours, theirs, truth in zip(fused_outputs, outputs, true_outputs, strict=True):
-        assert _error(ours, truth) <= 1.2 * _error(theirs, truth) + 1e-3
-    for name, truth in true_grads.items():
-        if truth.norm() > 1e-6 * len(images):
-            allowed = 1.5 * _error(grads[name], truth) + 4e-3
-            assert _error(fused_grads[name], truth) <= allowed, name
-    for name, value in statistics.items():
-        torch.testing.assert_close(fused_statistics[name], value, rtol=2e-2, atol=2e-3)
+    runs = (fused, exact) if uses_decoder else (fused.encode, exact.encode)
+    errors = {}
+    for draw in range(_DRAWS):
+        torch.manual_seed(draw)
+        images = torch.rand(num, 1, size, size, device="cuda")
+        pulls = [torch.randn(num, 64, device="cuda"), torch.randn_like(images)]
+        ours = _pass(model, runs[0], images, pulls, uses_decoder=uses_decoder)
+        fused_statistics = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(before)
+        if unpooling == "switches":
+            for other in (model, exact):
+                _decode_with(other, _switches_of(fused, images))
+            model.load_state_dict(before)
+        truths = _pass(exact, runs[1], images.double(), pulls, uses_decoder=uses_decoder)
+        theirs = _pass(model, autocast, images, pulls, uses_decoder=uses_decoder)
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(fused_statistics[name], value, rtol=2e-2, atol=2e-3)
+        model.load_state_dict(before)
+        assert ours.keys() == theirs.keys()
+        for name, truth in truths.items():
+            if truth.norm() > 1e-6 * num:
+                found = _error(ours[name], truth), _error(theirs[name], truth)
+                errors.setdefault(name, []).append(found)
+    assert errors.keys() >= {"output 0", "images"}
+    for name, found in errors.items():
+        ours, theirs = (sum(error**2 for error in side) ** 0.5 for side in zip(*found, strict=True))
+        factor, floor = (1.2, 1e-3) if name.startswith("output") else (1.5, 4e-3)
+        assert ours <= factor * theirs + floor * len(found) ** 0.5, name
 
 
 def _switches_of(fused, images):
@@ -136,8 +143,7 @@ def _switches_of(fused, images):
 
 def _decode_with(model, switches):
     """Un-pool by these: where two cells of a window are all but equal, rounding chooses between them."""
-    decode = model._decode
-    model._decode = lambda codes, _: decode(codes, switches)
+    model._decode = lambda codes, _: type(model)._decode(model, codes, switches)
 
 
 def test_fused_switches_are_those_of_the_largest_cells():
