@@ -33,6 +33,19 @@ def test_whatever_is_wrong_is_listed_with_its_row(face_manifest):
     assert len(found.as_dict()["problems"]) == 6
 
 
+def test_boxes_are_looked_at(face_manifest, tmp_path):
+    paths = [row.split(",")[0] for row in face_manifest.read_text().splitlines()[1:]]
+    boxes = tmp_path / "boxes.csv"
+    edges = ["20,0,30,8", "8,0,2,8", *["0,0,8,8"] * (len(paths) - 3)]
+    rows = [f"{path},{edge}" for path, edge in zip(paths, edges, strict=False)]
+    boxes.write_text("\n".join(["path,left,top,right,bottom", *rows]))
+    found = inspect_table(str(face_manifest), crops=boxes)
+    assert [problem.row for problem in found.problems] == [2, 3, len(paths) + 1]
+    assert "has 16x16 px, and its box lies outside" in str(found.problems[0])
+    assert "has no box in" in str(found.problems[1])
+    assert found.images == len(paths) - 3
+
+
 def test_without_an_orbit_only_files_are_looked_at(face_manifest):
     assert inspect_table(str(face_manifest)).members is None
     with pytest.raises(ConfigError, match="write it as factor=value"):

@@ -160,6 +160,10 @@ def test_crops_come_from_a_file_of_boxes(tree, tmp_path):
     with pytest.raises(DataError, match="row 1: session01.* has no box in"):
         crop_by_boxes(table, boxes)
     assert len(crop_by_boxes(table, boxes, "skip")) == 207
+    wrong = f"{table.paths[0]},5,1,1,5"
+    boxes.write_text("path,left,top,right,bottom\n" + "\n".join([wrong, *rows[1:]]))
+    left_out = crop_by_boxes(table, boxes, "skip").left_out
+    assert len(left_out) == 1 and "its box (5, 1, 1, 5) is not left, top" in str(left_out[0])
     boxes.write_text("path\n" + table.paths[0])
     with pytest.raises(DataError, match="has no boxes; it needs the columns left"):
         crop_by_boxes(table, boxes)

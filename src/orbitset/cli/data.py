@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from orbitset.cli.model_options import Sheet, write_sheet
-from orbitset.cli.options import CanonicalOption, Json, OrbitOption, listed
+from orbitset.cli.options import CanonicalOption, CropsOption, Json, OrbitOption, listed
 from orbitset.errors import ConfigError
+
+_OF_ORBITS = "--orbit, --canonical, --crops and --sheet"
 
 app = typer.Typer(help="Look at the data there is.", no_args_is_help=True)
 
@@ -52,6 +54,7 @@ def data_check(
     ],
     orbit: OrbitOption = None,
     canonical: CanonicalOption = None,
+    crops: CropsOption = None,
     sheet: Sheet = None,
     as_json: Json = False,
 ) -> None:
@@ -66,20 +69,17 @@ def data_check(
     """
     from orbitset.datasets.named import is_table, is_video
 
+    is_asked = any(option is not None for option in (orbit, canonical, crops, sheet))
     if is_video(source):
-        if orbit is not None or canonical is not None or sheet is not None:
-            raise ConfigError(
-                "--orbit, --canonical and --sheet are for images; orbits of videos are segments"
-            )
+        if is_asked:
+            raise ConfigError(f"{_OF_ORBITS} are for images; orbits of videos are segments")
         _check_videos(source, as_json)
         return
     if is_table(source):
-        _check_table(source, orbit, canonical, sheet, as_json)
+        _check_table(source, orbit, canonical, crops, sheet, as_json)
         return
-    if orbit is not None or canonical is not None or sheet is not None:
-        raise ConfigError(
-            "--orbit, --canonical and --sheet are for the orbits of a manifest or folder"
-        )
+    if is_asked:
+        raise ConfigError(f"{_OF_ORBITS} are for the orbits of a manifest or folder")
     _check_splits(source, as_json)
 
 
@@ -115,17 +115,18 @@ def _check_videos(source: str, as_json: bool) -> None:
 
 
 def _check_table(
-    source: str, orbit: str | None, canonical: str | None, sheet: Path | None, as_json: bool
+    source: str,
+    orbit: str | None,
+    canonical: str | None,
+    crops: Path | None,
+    sheet: Path | None,
+    as_json: bool,
 ) -> None:
     from orbitset.datasets.inspect import inspect_table
     from orbitset.datasets.shards import open_at
     from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 
-    found = inspect_table(
-        source,
-        orbit=listed(orbit),
-        canonical=canonical,
-    )
+    found = inspect_table(source, orbit=listed(orbit), canonical=canonical, crops=crops)
     rows = [
         SheetRow(f"{len(paths)} members", [SheetPicture(path, path.name) for path in paths])
         for paths in found.orbits

@@ -17,7 +17,7 @@ import torch
 
 from orbitset.datasets.kept_pixels import kept_pixels
 from orbitset.datasets.observed import ObservedImages
-from orbitset.datasets.pictures import Box, Wanted, decoded, large_images, size_of, stamp
+from orbitset.datasets.pictures import Box, Wanted, box_fault, decoded, large_images, size_of, stamp
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import ConfigError, DataError
 from orbitset.files import cache_folder
@@ -65,14 +65,16 @@ def load_images(
 def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, int]]]:
     """Decode all images without keeping any: what is wrong with some, and the sizes of the others."""
     problems, sizes = [], []
+    boxes = table.boxes or [None] * len(table)
     with large_images(), ThreadPoolExecutor(os.cpu_count()) as threads:
         files = table.files
         for start in range(0, len(files), _AT_ONCE):
             chunk = files[start : start + _AT_ONCE]
             for at, found in enumerate(threads.map(decoded, chunk), start):
-                if isinstance(found, str):
-                    problems.append(Problem(table.rows[at], f"{table.paths[at]} {found}"))
-                else:
+                fault = found if isinstance(found, str) else box_fault(boxes[at], found.size)
+                if fault is not None:
+                    problems.append(Problem(table.rows[at], f"{table.paths[at]} {fault}"))
+                elif not isinstance(found, str):
                     sizes.append(found.size)
     return problems, sizes
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from orbitset.datasets.decode import image_problems
 from orbitset.datasets.folder import ORBIT, scan_folder
-from orbitset.datasets.multi_pie import CANONICAL, scan_multi_pie
+from orbitset.datasets.multi_pie import CANONICAL, crop, scan_multi_pie
 from orbitset.datasets.named import MULTI_PIE, has_sub_folders, table_at
 from orbitset.datasets.pictures import num_bytes, open_bytes
 from orbitset.datasets.plain import is_plain
@@ -92,7 +92,11 @@ class Inspected:
 
 
 def inspect_table(
-    source: str, *, orbit: Sequence[str] | None = None, canonical: str | None = None
+    source: str,
+    *,
+    orbit: Sequence[str] | None = None,
+    canonical: str | None = None,
+    crops: Path | None = None,
 ) -> Inspected:
     """Read every row and every image, and keep on whatever is wrong with them."""
     missing: tuple[str, ...] = ()
@@ -119,6 +123,8 @@ def inspect_table(
         table = table_at(source, factors=named, on_problem="skip")
         ignored = scan_folder(source).ignored if is_folder else ()
         orbit = (ORBIT,) if orbit is None and ORBIT in table.columns else orbit
+    if crops is not None:
+        table = crop(table, crops, "skip")
     broken, sizes = image_problems(table)
     usable = table.without(broken, "skip")
     problems = [*usable.left_out]

@@ -18,7 +18,7 @@ from orbitset.datasets.decode import first_size
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.pictures import Box
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
-from orbitset.errors import DataError
+from orbitset.errors import ConfigError, DataError
 
 CAMERAS = (
     *("11_0", "12_0", "09_0", "08_0", "13_0", "14_0", "05_1"),
@@ -143,11 +143,21 @@ def crop_by_camera(table: ImageTable) -> ImageTable:
     width, height = first_size(table)
     scale = (width, height, width, height)
     crops = {
-        camera.replace("_", ""): tuple(a * b for a, b in zip(crop, scale, strict=True))
-        for camera, crop in CROPS.items()
+        camera.replace("_", ""): tuple(a * b for a, b in zip(share, scale, strict=True))
+        for camera, share in CROPS.items()
     }
     boxes: list[Box] = [crops[view] for view in table.columns["view"]]  # type: ignore[misc]
     return replace(table, boxes=tuple(boxes))
+
+
+def crop(table: ImageTable, crops: Path, on_problem: OnProblem = "stop") -> ImageTable:
+    """By a CSV of boxes, or by a folder of landmarks."""
+    if table.stretches is not None:
+        raise ConfigError(
+            f"crops are of files, and {table.source} has shards; cut the images before packing"
+        )
+    by = crop_by_landmarks if crops.is_dir() else crop_by_boxes
+    return by(table, crops, on_problem)
 
 
 def crop_by_boxes(table: ImageTable, boxes: Path, on_problem: OnProblem = "stop") -> ImageTable:
@@ -156,7 +166,12 @@ def crop_by_boxes(table: ImageTable, boxes: Path, on_problem: OnProblem = "stop"
     if given.boxes is None:
         raise DataError(f"{boxes} has no boxes; it needs the columns left, top, right and bottom")
     by_path = dict(zip(given.paths, given.boxes, strict=True))
-    return _boxed(table, [by_path.get(path) for path in table.paths], str(boxes), on_problem)
+    source = str(boxes)
+    if given.left_out:
+        source += (
+            f" (where {len(given.left_out):,} rows cannot be used, the first: {given.left_out[0]})"
+        )
+    return _boxed(table, [by_path.get(path) for path in table.paths], source, on_problem)
 
 
 def crop_by_landmarks(

@@ -20,9 +20,8 @@ from orbitset.datasets.kept_heads import load_heads
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.mnist import data_root, is_mnist_folder, load_mnist
 from orbitset.datasets.multi_pie import (
-    crop_by_boxes,
+    crop,
     crop_by_camera,
-    crop_by_landmarks,
     scan_multi_pie,
 )
 from orbitset.datasets.observed import ObservedImages
@@ -38,7 +37,7 @@ from orbitset.datasets.table import (
 )
 from orbitset.datasets.video import SUFFIXES as VIDEOS
 from orbitset.datasets.video import load_videos, split_by_time
-from orbitset.errors import ConfigError, DataError
+from orbitset.errors import DataError
 
 MULTI_PIE = "multi-pie:"
 FACES = ("pie32", "pointing04")
@@ -115,12 +114,7 @@ def load_observed(
         table = crop_by_camera(table) if crops is None else table
     else:
         table = table_at(data, factors=factors, on_problem="skip")
-    if crops is not None and table.stretches is not None:
-        raise ConfigError(
-            f"crops are of files, and {data} has shards; cut the images before packing"
-        )
     if crops is not None:
-        crop = crop_by_landmarks if Path(crops).is_dir() else crop_by_boxes
         table = crop(table, Path(crops), "skip")
     table = _usable(table, orbit, target, min_members)
     asked: dict[str, Any] = {

@@ -90,8 +90,8 @@ class Wanted:
             return image
         if self.size_px is None and image.size != self.expected:
             return f"has {shown(image.size)} px, most have {shown(self.expected)}"
-        if box is not None and not _overlaps(box, image.size):
-            return f"has {shown(image.size)} px, and its box lies outside"
+        if fault := box_fault(box, image.size):
+            return fault
         try:
             return self.fit(image, box)
         except Exception as error:
@@ -250,6 +250,11 @@ def _padded(image: Image.Image, size_px: int) -> Image.Image:
     return ImageOps.pad(image, (size_px, size_px), Image.Resampling.LANCZOS)
 
 
-def _overlaps(box: Box, size: tuple[int, int]) -> bool:
+def box_fault(box: Box | None, size: tuple[int, int]) -> str | None:
+    """Why an image of that size cannot be cut to its box, if it cannot."""
+    if box is None:
+        return None
     left, top, right, bottom = box
-    return left < size[0] and top < size[1] and right > 0 and bottom > 0
+    if left < size[0] and top < size[1] and right > 0 and bottom > 0:
+        return None
+    return f"has {shown(size)} px, and its box lies outside"
