@@ -54,6 +54,16 @@ def test_sessions_that_are_tested_are_not_trained_on(small_faces):
     assert task.batches.images_per_epoch == 72
 
 
+def test_orbits_of_a_batch_share_a_factor_if_asked_to(small_faces):
+    asked = ("orbits.alike=light", "orbits.orbits_per_batch=6")
+    task = ObservedTask(small_faces("OJ", *asked), "cpu")
+    light_N, rows = task.train.factors["light"], task.batches.orbits.canonical_row_N
+    for index in range(4):
+        assert len(light_N[rows[task.batches.indices(index)[0]]].unique()) == 1
+    with pytest.raises(ConfigError, match="orbits.alike"):
+        small_faces("OJ", "orbits.alike=view")
+
+
 def test_targets_are_the_front_views_of_the_same_person_and_light(small_faces):
     task = ObservedTask(small_faces(), "cpu")
     batch = task.batches.batch(0)

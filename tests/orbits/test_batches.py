@@ -22,7 +22,16 @@ def settings_of_batches(draw):
 
 
 def make_batches(
-    num=7, members=6, per_batch=3, shown=2, seed=0, *, position=0, mode="fixed", labels=False
+    num=7,
+    members=6,
+    per_batch=3,
+    shown=2,
+    seed=0,
+    *,
+    alike=None,
+    position=0,
+    mode="fixed",
+    labels=False,
 ):
     generator = torch.Generator().manual_seed(0)
     orbits = AffineOrbits(
@@ -34,7 +43,12 @@ def make_batches(
         ranges=AffineRanges(translation_px=1),
     )
     return OrbitBatches(
-        orbits, orbits_per_batch=per_batch, members_per_batch=shown, seed=seed, position=position
+        orbits,
+        orbits_per_batch=per_batch,
+        members_per_batch=shown,
+        alike_N=alike,
+        seed=seed,
+        position=position,
     )
 
 
@@ -133,6 +147,33 @@ def test_equal_numbers_give_equal_images_whatever_was_asked_before(mode):
     assert torch.equal(first.images, again.images)
     assert torch.equal(first.orbits, again.orbits)
     assert batches.position == 0
+
+
+@few_examples
+@given(settings_of_batches(), st.integers(1, 4), st.integers(0, 3))
+def test_orbits_of_a_batch_are_alike_but_where_one_value_ends(chosen, values, pass_):
+    num = chosen[0]
+    alike = torch.arange(num) % values
+    batches = make_batches(*chosen, alike=alike)
+    per_pass = batches._batches[0]
+    shown = [batches.indices(index)[0] for index in range(pass_ * per_pass, (pass_ + 1) * per_pass)]
+    assert torch.cat(shown).sort().values.tolist() == list(range(num))
+    seams = sum(len(alike[orbits].unique()) - 1 for orbits in shown)
+    assert seams <= len(alike.unique()) - 1
+    other = make_batches(*chosen)
+    assert [len(orbits) for orbits in shown] == [
+        len(other.indices(index)[0]) for index in range(pass_ * per_pass, (pass_ + 1) * per_pass)
+    ]
+
+
+def test_alike_batches_follow_in_a_random_order_and_repeat_by_their_number():
+    alike = torch.arange(40) % 4
+    batches = make_batches(40, per_batch=5, alike=alike)
+    values = [int(alike[batches.indices(index)[0][0]]) for index in range(8)]
+    assert sorted(values) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert sum(a != b for a, b in zip(values, values[1:], strict=False)) > 3  # not sorted
+    again = make_batches(40, per_batch=5, alike=alike)
+    assert torch.equal(again.indices(5)[0], batches.indices(5)[0])
 
 
 def test_the_seed_changes_order_and_members():

@@ -90,6 +90,14 @@ class ObservedTask:
         values = seen.values[evaluation.split_by]
         self.unused_values = [value for value in values if value not in used]
         trained = self._orbits(self.train, has_classes=orbits.classes is not None)
+        alike_N = None
+        if orbits.alike is not None:
+            alike_N = self.train.factors[orbits.alike][trained.canonical_row_N.cpu()]
+            if len(alike_N.unique()) == len(alike_N):
+                raise DataError(
+                    f"no two orbits that are trained on have the same {orbits.alike}: "
+                    "no batch can be made of alike ones"
+                )
         count = orbits.orbits_per_batch
         if self.left_out:  # there may be fewer orbits than were counted when the batch was chosen
             count = min(count, len(trained))
@@ -98,6 +106,7 @@ class ObservedTask:
             orbits_per_batch=count,
             members_per_batch=orbits.members_per_batch,
             weighting=orbits.weighting,
+            alike_N=alike_N,
             seed=config.seed,
         )
 

@@ -11,7 +11,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, get_args
@@ -94,10 +94,15 @@ class OrbitBatches:
         orbits_per_batch: int,
         members_per_batch: int,
         weighting: Weighting = "orbit",
+        alike_N: Tensor | None = None,
         seed: int = 0,
         position: int = 0,
     ) -> None:
-        """Where orbits have many sizes, `weighting` says what is shown equally often: orbits, or images."""
+        """Where orbits have many sizes, `weighting` says what is shown equally often: orbits, or images.
+
+        With a value for each orbit in `alike_N`, a batch shows orbits with the same value, so that these
+        cannot be told apart by it: all but the batches in which one value ends and the next begins.
+        """
         if not 1 <= orbits_per_batch <= len(orbits):
             raise ConfigError(
                 f"orbits_per_batch is {orbits_per_batch} but there are {len(orbits)} orbits; "
@@ -136,6 +141,7 @@ class OrbitBatches:
         self._batches_before = [0, *itertools.accumulate(self._batches)]
         shown = (count * self._passes.width(number) for number, count in enumerate(visited))
         self._images_before = [0, *itertools.accumulate(shown)]
+        self._alike_N = None if alike_N is None else alike_N.cpu()
         self._shuffled: tuple[int, Tensor] | None = None
         self._order: tuple[int, Tensor] | None = None
         self._ahead: dict[int, Future[Drawn]] = {}
@@ -242,8 +248,13 @@ class OrbitBatches:
         passed = epoch * self._passes.count + number
         if self._order is None or self._order[0] != passed:
             visited = self._passes.visited(number)
-            order = torch.randperm(len(visited), generator=stream("order", self.seed, passed))
-            self._order = (passed, self._where_chosen(visited[order]))
+            generator = stream("order", self.seed, passed)
+            order = visited[torch.randperm(len(visited), generator=generator)]
+            if self._alike_N is not None:
+                firsts = range(self._batches[number] + 1)
+                bounds = [self._orbits_before(number, first) for first in firsts]
+                order = _alike_together(order, self._alike_N[order], bounds, generator)
+            self._order = (passed, self._where_chosen(order))
         return self._order[1]
 
     def _members(self, epoch: int, orbit_P: Tensor, slot_PK: Tensor) -> Tensor:
@@ -268,6 +279,22 @@ class OrbitBatches:
 
     def _where_chosen(self, drawn: Tensor) -> Tensor:
         return _copied(drawn, self._chosen_on)
+
+
+def _alike_together(
+    orbit_V: Tensor, alike_V: Tensor, bounds: Sequence[int], generator: torch.Generator
+) -> Tensor:
+    """Orbits value by value, in stretches between the bounds that are laid out in a random order."""
+    _, value_V = alike_V.unique(return_inverse=True)
+    rank = torch.randperm(int(value_V.max()) + 1, generator=generator)
+    by_value = orbit_V[rank[value_V].argsort(stable=True)]
+    order = torch.empty_like(orbit_V)
+    start = 0
+    for at in torch.randperm(len(bounds) - 1, generator=generator).tolist():
+        first, last = bounds[at : at + 2]
+        order[first:last] = by_value[start : start + last - first]
+        start += last - first
+    return order
 
 
 def _shuffled(size_N: Tensor, generator: torch.Generator) -> Tensor:

@@ -41,6 +41,8 @@ class ObservedConfig:
     """A CSV of boxes (path, left, top, right, bottom), or a folder of landmarks: the part of images to use"""
     weighting: Weighting = "orbit"
     """What is shown equally often where orbits have many sizes: orbits, or images"""
+    alike: str | None = None
+    """One of the orbit's factors: a batch shows orbits that share it, which they cannot be told apart by"""
     min_members: int = 2
     """An orbit with fewer is a problem"""
     on_problem: OnProblem = "stop"
@@ -55,6 +57,8 @@ class ObservedConfig:
             raise ConfigError(
                 "orbits.orbit is empty; name the factors that members of an orbit share"
             )
+        if self.alike is not None:
+            check_choice("orbits.alike", self.alike, self.orbit)
         kinds = get_args(Chosen)
         is_named = self.canonical is None or self.canonical in kinds
         if not is_named and not all((self.canonical or "").partition("=")):
