@@ -29,6 +29,7 @@ def make_batches(
     seed=0,
     *,
     alike=None,
+    alike_values=1,
     position=0,
     mode="fixed",
     labels=False,
@@ -47,6 +48,7 @@ def make_batches(
         orbits_per_batch=per_batch,
         members_per_batch=shown,
         alike_N=alike,
+        alike_values=alike_values,
         seed=seed,
         position=position,
     )
@@ -174,6 +176,19 @@ def test_alike_batches_follow_in_a_random_order_and_repeat_by_their_number():
     assert sum(a != b for a, b in zip(values, values[1:], strict=False)) > 3  # not sorted
     again = make_batches(40, per_batch=5, alike=alike)
     assert torch.equal(again.indices(5)[0], batches.indices(5)[0])
+
+
+def test_a_batch_can_show_several_values_with_several_orbits_each():
+    alike = torch.arange(600) % 6
+    batches = make_batches(600, per_batch=12, alike=alike, alike_values=3)
+    parts = [alike[part].unique() for at in range(50) for part in batches.indices(at)[0].split(4)]
+    assert sum(len(values) > 1 for values in parts) <= 5
+    held = [len(alike[batches.indices(at)[0]].unique()) for at in range(50)]
+    assert 2 <= sum(held) / 50 <= 3  # three drawn of six, sometimes one of them twice
+    shown = torch.cat([batches.indices(at)[0] for at in range(50)])
+    assert shown.sort().values.tolist() == list(range(600))
+    with pytest.raises(ConfigError, match="alike_values is 13"):
+        make_batches(600, per_batch=12, alike=alike, alike_values=13)
 
 
 def test_the_seed_changes_order_and_members():

@@ -304,8 +304,9 @@ def described_orbits(config: ObservedExperiment) -> str:
         else "retrieval leaves nothing out",
         *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
         f"{orbits.size_px} px, {colour}; batches of {orbits.orbits_per_batch} orbits x "
-        f"{orbits.members_per_batch} members{f' alike in {orbits.alike}' if orbits.alike else ''}; "
-        f"{config.train.epochs:g} epochs",
+        f"{orbits.members_per_batch} members"
+        + (f", {orbits.alike_values} {orbits.alike} in each" if orbits.alike else "")
+        + f"; {config.train.epochs:g} epochs",
     ]
     return "\n".join(parts)
 

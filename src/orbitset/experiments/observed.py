@@ -107,6 +107,7 @@ class ObservedTask:
             members_per_batch=orbits.members_per_batch,
             weighting=orbits.weighting,
             alike_N=alike_N,
+            alike_values=min(orbits.alike_values, count),
             seed=config.seed,
         )
 

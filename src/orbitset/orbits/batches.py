@@ -95,18 +95,24 @@ class OrbitBatches:
         members_per_batch: int,
         weighting: Weighting = "orbit",
         alike_N: Tensor | None = None,
+        alike_values: int = 1,
         seed: int = 0,
         position: int = 0,
     ) -> None:
         """Where orbits have many sizes, `weighting` says what is shown equally often: orbits, or images.
 
-        With a value for each orbit in `alike_N`, a batch shows orbits with the same value, so that these
-        cannot be told apart by it: all but the batches in which one value ends and the next begins.
+        With a value for each orbit in `alike_N`, a batch is made of `alike_values` equal parts, each of orbits
+        that have one value and cannot be told apart by it: all but parts where one ends and the next begins.
         """
         if not 1 <= orbits_per_batch <= len(orbits):
             raise ConfigError(
                 f"orbits_per_batch is {orbits_per_batch} but there are {len(orbits)} orbits; "
                 f"give 1 to {len(orbits)}"
+            )
+        if not 1 <= alike_values <= orbits_per_batch:
+            raise ConfigError(
+                f"alike_values is {alike_values} but a batch has {orbits_per_batch} orbits; "
+                f"give 1 to {orbits_per_batch}"
             )
         check_choice("weighting", weighting, get_args(Weighting))
         self.orbits = orbits
@@ -142,6 +148,7 @@ class OrbitBatches:
         shown = (count * self._passes.width(number) for number, count in enumerate(visited))
         self._images_before = [0, *itertools.accumulate(shown)]
         self._alike_N = None if alike_N is None else alike_N.cpu()
+        self._alike_values = alike_values
         self._shuffled: tuple[int, Tensor] | None = None
         self._order: tuple[int, Tensor] | None = None
         self._ahead: dict[int, Future[Drawn]] = {}
@@ -251,8 +258,10 @@ class OrbitBatches:
             generator = stream("order", self.seed, passed)
             order = visited[torch.randperm(len(visited), generator=generator)]
             if self._alike_N is not None:
-                firsts = range(self._batches[number] + 1)
-                bounds = [self._orbits_before(number, first) for first in firsts]
+                starts = (
+                    self._orbits_before(number, at) for at in range(self._batches[number] + 1)
+                )
+                bounds = _parts(list(starts), self._alike_values)
                 order = _alike_together(order, self._alike_N[order], bounds, generator)
             self._order = (passed, self._where_chosen(order))
         return self._order[1]
@@ -279,6 +288,20 @@ class OrbitBatches:
 
     def _where_chosen(self, drawn: Tensor) -> Tensor:
         return _copied(drawn, self._chosen_on)
+
+
+def _parts(bounds: Sequence[int], count: int) -> list[int]:
+    """Bounds of so many equal parts of each stretch.
+
+    >>> _parts([0, 6, 11], 2)
+    [0, 3, 6, 8, 11]
+    """
+    inside = [
+        first + (last - first) * part // count
+        for first, last in itertools.pairwise(bounds)
+        for part in range(count)
+    ]
+    return [*inside, bounds[-1]]
 
 
 def _alike_together(

@@ -43,6 +43,8 @@ class ObservedConfig:
     """What is shown equally often where orbits have many sizes: orbits, or images"""
     alike: str | None = None
     """One of the orbit's factors: a batch shows orbits that share it, which they cannot be told apart by"""
+    alike_values: int = 1
+    """How many values of that factor a batch shows, each with as many orbits as the others"""
     min_members: int = 2
     """An orbit with fewer is a problem"""
     on_problem: OnProblem = "stop"
@@ -59,6 +61,10 @@ class ObservedConfig:
             )
         if self.alike is not None:
             check_choice("orbits.alike", self.alike, self.orbit)
+        if self.alike_values > self.orbits_per_batch:
+            raise ConfigError(
+                f"orbits.alike_values is {self.alike_values}, but a batch has {self.orbits_per_batch} orbits"
+            )
         kinds = get_args(Chosen)
         is_named = self.canonical is None or self.canonical in kinds
         if not is_named and not all((self.canonical or "").partition("=")):
@@ -66,7 +72,7 @@ class ObservedConfig:
                 f"orbits.canonical is {self.canonical!r}; write it as factor=value, such as view=051, "
                 f"or as {', '.join(kinds)}"
             )
-        for name in ("min_members", "orbits_per_batch", "members_per_batch"):
+        for name in ("min_members", "orbits_per_batch", "members_per_batch", "alike_values"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"orbits.{name} is {getattr(self, name)}; give at least 1")
         if self.size_px is not None and self.size_px < 2:
