@@ -101,8 +101,8 @@ class OrbitBatches:
     ) -> None:
         """Where orbits have many sizes, `weighting` says what is shown equally often: orbits, or images.
 
-        With a value for each orbit in `alike_N`, a batch is made of `alike_values` equal parts, each of orbits
-        with one value, which cannot be told apart by it: but for parts where one ends and the next begins.
+        With a value for each orbit in `alike_N`, a batch is made of `alike_values` equal parts, each of
+        orbits of one value, which they cannot be told apart by, but where one ends and the next begins.
         """
         if not 1 <= orbits_per_batch <= len(orbits):
             raise ConfigError(
