@@ -57,7 +57,7 @@ def test_json_is_one_object_with_what_python_gives(orbitset, trained):
     done = orbitset("compare", *trained, "--json", "--against", "AE", "--correction", "holm")
     found = json.loads(done.stdout)
     compared = compare(list(map(Run, trained)), against="AE", correction="holm")
-    assert set(found) == {"rows", "tests", "differences"}
+    assert set(found) == {"rows", "tests", "about_tests", "differences"}
     assert found["differences"] == {"method": {"OJ": "OJ", "AE": "AE"}}
     assert {test["against"] for test in found["tests"]} == {"OJ"}
     assert [row["mean"] for row in found["rows"]] == [row["mean"] for row in compared.rows]

@@ -359,3 +359,91 @@ def test_a_configuration_of_another_version_is_refused_by_name(runs):
     runs[2].write_json("config.json", {**config, "colour": "red"})
     with pytest.raises(RunError, match=r"OE/config\.json cannot be used: .*'colour'"):
         compare(runs)
+
+
+def make_observed_run(path, config, made_up, *, images=None):
+    """As train leaves it, with made-up scores of both sides, or of the test side where there is no other."""
+    run = Run(path)
+    run.create(to_dict(config))
+    va_EM, te_EM = _scores(made_up)
+    for at in range(EVALUATIONS):
+        record = {"step": 10 * at, "epoch": float(at)}
+        for column, measure in enumerate(("auc", "top1")):
+            sides = {"va": [va_EM[at, column]], "te": [te_EM[at, column]]}
+            once = {"mean": te_EM[at, column], "sd": None, "n": 1, "repeated": "runs"}
+            record[measure] = once | (sides if config.evaluation.validation else {})
+        run.append("metrics.jsonl", record)
+    run.write_json("results.json", {"rows": []})
+    run.write_json("environment.json", {} if images is None else {"data": images})
+    (run / "arrays.npz").touch()
+    return run
+
+
+@pytest.fixture
+def observed_runs(tmp_path, small_faces):
+    return [
+        make_observed_run(
+            tmp_path / f"{method}-{seed}", small_faces(method, f"seed={seed}"), 10 * at + seed
+        )
+        for at, method in enumerate(("OJ", "OT"))
+        for seed in (2, 0, 1)
+    ]
+
+
+def _stopped_once(made_up, column):
+    """What the test side had when the other was best, training having begun."""
+    va_E, te_E = _scores(made_up)[:, :, column]
+    return te_E[1 + int(np.argmax(va_E[1:]))]
+
+
+def test_runs_of_observed_orbits_are_paired_over_seeds(observed_runs):
+    compared = compare(observed_runs, correction="none")
+    rows = {(row["metric"], row["method"]): row for row in compared.rows}
+    assert list(rows) == [(m, g) for m in ("auc", "top1") for g in ("OJ", "OT")]
+    assert "Every seed is a training of its own" in compared.about_tests
+    for column, metric in enumerate(("auc", "top1")):
+        oj, ot = ([_stopped_once(first + seed, column) for seed in (0, 1, 2)] for first in (0, 10))
+        row = rows[metric, "OJ"]
+        assert (row["mean"], row["sd"]) == pytest.approx((np.mean(oj), np.std(oj, ddof=1)))
+        assert (row["n"], row["repeated"], row["seeds"]) == (3, "seeds", 3)
+        tests = {t["test"]: t for t in compared.tests if t["metric"] == metric}
+        assert set(tests) == {"paired-t", "wilcoxon"}
+        t, p = stats.ttest_rel(oj, ot)
+        assert (tests["paired-t"]["statistic"], tests["paired-t"]["p"]) == pytest.approx((t, p))
+        assert (tests["paired-t"]["repeats"], tests["paired-t"]["repeated"]) == (3, "seeds")
+    points = dict(compared.curves)["OJ"]
+    assert set(points[0]) == {"epoch", "auc", "top1"} and len(points) == EVALUATIONS
+
+
+def test_without_the_same_seeds_there_is_a_table_and_no_test(tmp_path, observed_runs):
+    for some in (observed_runs[:1] + observed_runs[3:4], observed_runs[:3] + observed_runs[3:5]):
+        compared = compare(some)
+        assert compared.tests == [] and len(compared.rows) == 4
+        assert "needs the same two or more" in compared.about_tests
+    write_comparison(tmp_path / "out", compared)
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"curves-auc.png", "curves-top1.png", "results.md"} <= written
+    assert "curves.png" not in written
+    write_comparison(tmp_path / "out", compare(observed_runs))  # over an earlier one
+
+
+def test_without_a_validation_side_the_end_of_training_counts(tmp_path, small_faces):
+    runs = [
+        make_observed_run(tmp_path / method, small_faces(method, split="session=1,2/4"), at)
+        for at, method in enumerate(("OJ", "OT"))
+    ]
+    found = [row["mean"] for row in compare(runs).rows if row["metric"] == "auc"]
+    assert found == pytest.approx([_scores(at)[1][-1, 0] for at in (0, 1)])
+
+
+def test_observed_runs_of_other_splits_images_or_kinds_are_refused(tmp_path, runs, small_faces):
+    one = make_observed_run(tmp_path / "one", small_faces(), 1, images={"sha256": "a"})
+    other = make_observed_run(tmp_path / "x", small_faces("OT", split="session=1,3/2/4"), 2)
+    with pytest.raises(ConfigError, match=r"different protocols: evaluation\.train: .*") as caught:
+        compare([one, other])
+    assert "orbitset report compares" in caught.value.hint
+    changed = make_observed_run(tmp_path / "y", small_faces("OT"), 2, images={"sha256": "b"})
+    with pytest.raises(ConfigError, match="held other images when .*y was trained"):
+        compare([one, changed])
+    with pytest.raises(ConfigError, match="different protocols"):
+        compare([one, runs[0]])

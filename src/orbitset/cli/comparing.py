@@ -13,11 +13,6 @@ from orbitset.errors import ConfigError, check_choice
 if TYPE_CHECKING:
     from orbitset.experiments.comparison import Compared
 
-_OVERLAP = (
-    "Splits overlap and share a training, so the paired t-test is too sure of itself;\n"
-    "how much another training would change, only the spread over seeds says."
-)
-
 _FORMATS = ("text", "markdown", "latex", "csv")
 
 
@@ -43,10 +38,10 @@ def compare(
     ] = "text",
     as_json: Json = False,
 ) -> None:
-    """Compare finished runs: scores, paired tests over splits, and the settings that differ.
+    """Compare finished runs: scores, paired tests, and the settings that differ.
 
-    Runs that differ in the seed alone are taken together. They are of computed orbits: the splits of observed
-    ones are sides of the data, which `orbitset reproduce` compares.
+    Runs that differ in the seed alone are taken together. Tests are paired over the splits of computed
+    orbits, and over the seeds of observed ones.
 
     Example: orbitset compare runs/OJ runs/OE --out runs/OJ-OE
     """
@@ -66,7 +61,8 @@ def compare(
     if out is not None:
         write_comparison(out, compared)
     if as_json:
-        found = {name: getattr(compared, name) for name in ("rows", "tests", "differences")}
+        named = ("rows", "tests", "about_tests", "differences")
+        found = {name: getattr(compared, name) for name in named}
         print(json.dumps(without_nan(found), allow_nan=False))
     elif table_format == "markdown":
         print(tables.markdown_table(compared.rows))
@@ -83,15 +79,15 @@ def compare(
 def _text(compared: "Compared") -> str:
     from orbitset.report.tables import tests_heading, text_table, text_tests
 
+    tests = []
+    if compared.tests:
+        tests = [tests_heading(compared.tests), "", text_tests(compared.tests, compared.rows), ""]
     return "\n".join(
         [
             text_table(compared.rows),
             "",
-            tests_heading(compared.tests),
-            "",
-            text_tests(compared.tests, compared.rows),
-            "",
-            _OVERLAP,
+            *tests,
+            compared.about_tests,
             "",
             "settings that differ",
             *_differences(compared.differences),

@@ -1,7 +1,8 @@
 """Finished runs side by side: what each scored, whether that is more than chance, and how they were set.
 
 Runs that differ in nothing but the seed are one group, a line of the table. Only runs of one protocol can be
-compared: the same test images, labelled sets and splits, so that every test is paired.
+compared: the same test images, labelled sets and splits, so that every test is paired. Computed orbits are
+paired over the halves of their test images, observed ones over seeds.
 """
 
 import json
@@ -16,9 +17,16 @@ from orbitset.config import differences, to_dict
 from orbitset.errors import ConfigError, RunError, check_choice
 from orbitset.evaluation.statistics import Correction
 from orbitset.experiments.computed import MEASURES
-from orbitset.experiments.config import ExperimentConfig, read_experiment
+from orbitset.experiments.config import (
+    Experiment,
+    ExperimentConfig,
+    ObservedExperiment,
+    read_experiment,
+)
+from orbitset.experiments.observed import MEASURES as OBSERVED_MEASURES
 from orbitset.experiments.scores import (
     Scores,
+    final_scores,
     mean_curve,
     paired_tests,
     score_row,
@@ -27,17 +35,32 @@ from orbitset.experiments.scores import (
 from orbitset.files import remove_parts, write_atomically
 from orbitset.report.figures import accuracy_curves
 from orbitset.report.parts import picture
-from orbitset.report.tables import write_tables
+from orbitset.report.tables import metric_name, write_tables
 from orbitset.runs import Run, without_nan
 
 _PROTOCOL = (
     "data:", "orbits.affine.", "orbits.photometric", "orbits.members:", "orbits.canvas_px:",
-    "orbits.is_colour:", "evaluation.",
+    "orbits.is_colour:", "orbits.label:", "orbits.crops:", "orbits.on_problem:", "video.", "evaluation.",
 )  # fmt: skip
 """How settings begin that say what is tested, and on what"""
 _SHORT = 32
 """Longest description of a group in its label"""
-_WRITTEN = {"results.md", "results.tex", "results.csv", "results.json", "tests.json", "curves.png"}
+_WRITTEN = {
+    *("results.md", "results.tex", "results.csv", "results.json", "tests.json", "curves.png"),
+    *(f"curves-{measure}.png" for measure in OBSERVED_MEASURES),
+}
+OVER_SPLITS = (
+    "Splits overlap and share a training, so the paired t-test is too sure of itself;\n"
+    "how much another training would change, only the spread over seeds says."
+)
+OVER_SEEDS = (
+    "Every seed is a training of its own on the same images: what other images would\n"
+    "change, it does not say."
+)
+UNPAIRED = (
+    "No test of significance: these are paired over seeds, and every configuration\n"
+    "needs the same two or more (--seed 0, --seed 1, …)."
+)
 
 
 @dataclass(frozen=True)
@@ -47,19 +70,24 @@ class Compared:
     rows: list[dict[str, Any]]
     """The figures of each group, in the one shape they have everywhere"""
     tests: list[dict[str, Any]]
-    """Paired tests of the reference group (`method`) against every other (`against`), over splits"""
+    """Paired tests of the reference group (`method`) against every other (`against`), over splits or seeds;
+    none where there are too few of these"""
+    about_tests: str
     differences: dict[str, dict[str, Any]]
     """For each setting that differs, its value in each group"""
     curves: list[tuple[str, list[dict[str, Any]]]]
-    """Epoch and accuracy of each group at its evaluations, averaged over seeds; the s.d. is over draws"""
+    """Epoch and measures of each group at its evaluations, averaged over seeds; the s.d. is over draws or, of
+    observed orbits, over seeds"""
 
 
 @dataclass(frozen=True)
 class _Group:
     """Runs of one configuration, which stands here without its seed."""
 
-    config: ExperimentConfig
+    config: Experiment
     runs: list[Run]
+    seeds: tuple[int, ...]
+    """In the order of the runs"""
 
     @property
     def folder(self) -> str:
@@ -74,7 +102,8 @@ def compare(
     """Compare finished runs, or folders that hold several; the first group, or `against`, with each other.
 
     Every measure is scored by early stopping on each split's validation side and averaged over seeds
-    within a split. p is corrected for all comparisons of one measure by one test.
+    within a split; of observed orbits without one, at the end. p is corrected for all comparisons of one
+    measure by one test.
     """
     check_choice("correction", correction, get_args(Correction))
     groups = _labelled(_grouped([single for run in runs for single in _singles(run)]))
@@ -84,9 +113,14 @@ def compare(
     mark = "; ".join(marks) or None
     rows: list[dict[str, Any]] = []
     tests: list[dict[str, Any]] = []
-    for measure in MEASURES.values():
+    is_observed = isinstance(next(iter(groups.values())).config, ObservedExperiment)
+    measures = OBSERVED_MEASURES if is_observed else tuple(MEASURES.values())
+    is_paired = not is_observed or _are_paired(list(groups.values()))
+    for measure in measures:
         scores = {label: _scores(group, measure) for label, group in groups.items()}
-        found = paired_tests(against or next(iter(groups)), scores, correction=correction)
+        found = []
+        if is_paired:
+            found = paired_tests(against or next(iter(groups)), scores, correction=correction)
         tests += [{"metric": measure, **test} for test in found]
         rows += [
             score_row(label, measure, of_group, found, cut_down=mark)
@@ -96,26 +130,37 @@ def compare(
     return Compared(
         rows=rows,
         tests=tests,
+        about_tests=(OVER_SEEDS if is_paired else UNPAIRED) if is_observed else OVER_SPLITS,
         differences={
             name: {label: _setting(config, name) for label, config in configs.items()}
             for name in _differing(list(configs.values()))
         },
-        curves=[(label, mean_curve(group.runs)) for label, group in groups.items()],
+        curves=[
+            (label, mean_curve(group.runs, measures if is_observed else ("accuracy",)))
+            for label, group in groups.items()
+        ],
     )
 
 
 def write_comparison(out: Path, compared: Compared) -> None:
     """Write the tables, tests.json and curves.png into a folder that is free for them."""
     _check_out(out)
-    drawn = accuracy_curves(compared.curves, None)
-    image = picture(drawn, compared.rows[0]["cut_down"])
+    drawn_of = list(
+        dict.fromkeys(measure for measure in compared.curves[0][1][0] if measure != "epoch")
+    )
+    images = {}
+    for measure in drawn_of:
+        drawn = accuracy_curves(compared.curves, None, measure, metric_name(measure))
+        name = "curves.png" if measure == "accuracy" else f"curves-{measure}.png"
+        images[name] = picture(drawn, compared.rows[0]["cut_down"])
     found = without_nan({"tests": compared.tests, "differences": compared.differences})
     text = json.dumps(found, indent=2, allow_nan=False)
     # first what marks the folder as ours, lest a kill leave one that is refused ever after
     write_atomically(out / "tests.json", f"{text}\n".encode())
     remove_parts(out)
     write_tables(out, compared.rows)
-    write_atomically(out / "curves.png", image)
+    for name, image in images.items():
+        write_atomically(out / name, image)
 
 
 def _check_out(out: Path) -> None:
@@ -163,11 +208,19 @@ def _grouped(runs: Sequence[Run]) -> list[_Group]:
     for run, config in zip(runs, configs, strict=True):
         changed = [text for text in differences(configs[0], config) if text.startswith(_PROTOCOL)]
         if changed:
+            is_split = any(text.startswith("evaluation.train:") for text in changed)
             raise ConfigError(
                 f"{runs[0].path} and {run.path} were evaluated by different protocols: "
-                f"{'; '.join(changed)}"
+                f"{'; '.join(changed)}",
+                hint="orbitset report compares the methods of a study over its splits"
+                if is_split
+                else None,
             )
-    groups: dict[ExperimentConfig, dict[int, Run]] = {}
+        if _images(runs[0]) != _images(run):
+            raise ConfigError(
+                f"{config.data} held other images when {run.path} was trained than for {runs[0].path}"
+            )
+    groups: dict[Experiment, dict[int, Run]] = {}
     for run, config in zip(runs, configs, strict=True):
         seeds = groups.setdefault(replace(config, seed=0), {})
         if config.seed in seeds:
@@ -180,25 +233,34 @@ def _grouped(runs: Sequence[Run]) -> list[_Group]:
         raise ConfigError(
             f"all {len(runs)} runs are seeds of one configuration; give another to compare it with"
         )
-    return [_Group(config, list(seeds.values())) for config, seeds in groups.items()]
+    return [
+        _Group(config, [seeds[seed] for seed in sorted(seeds)], tuple(sorted(seeds)))
+        for config, seeds in groups.items()
+    ]
 
 
-def _config(run: Run) -> ExperimentConfig:
+def _images(run: Run) -> Any:
+    """What is known of the images it was trained and tested on."""
+    return run.read_json("environment.json").get("data")
+
+
+def _are_paired(groups: Sequence[_Group]) -> bool:
+    """Whether all have the same seeds, and more than one."""
+    return len(groups[0].seeds) > 1 and len({group.seeds for group in groups}) == 1
+
+
+def _config(run: Run) -> Experiment:
     """What the run was asked to do, without what has no part in its scores."""
     try:
         config = read_experiment(run.config)
-        if not isinstance(config, ExperimentConfig):
-            raise ConfigError(
-                "it is of observed orbits, whose splits are trained anew; reproduce compares methods there"
-            )
     except ConfigError as error:
         raise RunError(f"{run / 'config.json'} cannot be used: {error}") from None
-    return replace(
-        config,
-        name="",
-        train=replace(config.train, checkpoint_every_s=0),
-        evaluation=replace(config.evaluation, tsne_points=0),
-    )
+    train = replace(config.train, checkpoint_every_s=0)
+    if isinstance(config, ExperimentConfig):
+        evaluation = replace(config.evaluation, tsne_points=0)
+        return replace(config, name="", train=train, evaluation=evaluation)
+    shown = replace(config.evaluation, tsne_labels=0, pictures=0, seed=0)
+    return replace(config, name="", train=train, evaluation=shown)
 
 
 def _labelled(groups: Sequence[_Group]) -> dict[str, _Group]:
@@ -219,16 +281,24 @@ def _labelled(groups: Sequence[_Group]) -> dict[str, _Group]:
     return dict(zip(labels, groups, strict=True))
 
 
-def _differing(configs: Sequence[ExperimentConfig]) -> list[str]:
+def _differing(configs: Sequence[Experiment]) -> list[str]:
     """Dotted names of the settings that are not the same in all."""
     first, *others = configs
     changed = (text for other in others for text in differences(first, other))
     return list(dict.fromkeys(text.split(":")[0] for text in changed))
 
 
-def _setting(config: ExperimentConfig, name: str) -> Any:
+def _setting(config: Experiment, name: str) -> Any:
     return reduce(operator.getitem, name.split("."), to_dict(config))
 
 
 def _scores(group: _Group, measure: str) -> Scores:
-    return stopped_scores(group.runs, measure, group.config.evaluation.splits)
+    splits = group.config.evaluation.splits
+    if isinstance(group.config, ExperimentConfig):
+        return stopped_scores(group.runs, measure, splits)
+    found = (
+        stopped_scores(group.runs, measure, splits, least=1)
+        if splits
+        else final_scores(group.runs, measure)
+    )
+    return replace(found, repeated="seeds")

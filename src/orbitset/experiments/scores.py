@@ -2,12 +2,12 @@
 
 The scores of a method are (seeds, splits); seeds are averaged within a split before testing, since they share
 it. Splits overlap and share trainings, so that beside the paper's paired t-test stand the Nadeau-Bengio
-correction, Wilcoxon's test and intervals over seeds.
+correction, Wilcoxon's test and intervals over seeds. Where there is one split, seeds are the repeats.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -37,6 +37,12 @@ class Scores:
     """(seeds, splits)"""
     epoch_SR: np.ndarray
     """When training was stopped for it"""
+    repeated: Literal["splits", "seeds"] = "splits"
+    """What a spread and a test are over"""
+
+    @property
+    def repeats(self) -> np.ndarray:
+        return self.by_split if self.repeated == "splits" else self.by_seed
 
     @property
     def by_split(self) -> np.ndarray:
@@ -116,12 +122,13 @@ def _records(run: Run, measure: str, splits: int, least: int) -> list[dict[str, 
 def score_row(
     label: str, measure: str, scores: Scores, tests: Sequence[Mapping[str, Any]], **more: Any
 ) -> dict[str, Any]:
-    """A line of the table: mean and s.d. over splits, interval over seeds, the paper's test against it."""
+    """A line of the table: mean and s.d. over repeats, interval over seeds, the paper's test against it."""
+    repeats = scores.repeats
     summary = {
-        "mean": float(scores.by_split.mean()),
-        "sd": float(scores.by_split.std(ddof=1)) if len(scores.by_split) > 1 else None,
-        "n": len(scores.by_split),
-        "repeated": "splits",
+        "mean": float(repeats.mean()),
+        "sd": float(repeats.std(ddof=1)) if len(repeats) > 1 else None,
+        "n": len(repeats),
+        "repeated": scores.repeated,
     }
     found: dict[str, Any] = {"epoch": float(np.median(scores.epoch_SR))}
     if len(scores.by_seed) > 1:
@@ -143,13 +150,16 @@ def paired_tests(
 ) -> list[dict[str, Any]]:
     """The reference against every other, by each test. p is corrected for so many comparisons: those made
     here, or those that belong together elsewhere, whether or not all were made. `tested_share` is the size of
-    a split's test part over that of the part beside it, 1 for halves."""
-    by_split = {label: of_label.by_split.tolist() for label, of_label in scores.items()}
+    a split's test part over that of the part beside it, 1 for halves; seeds share nothing, and need no
+    correction for that."""
+    repeats = {label: of_label.repeats.tolist() for label, of_label in scores.items()}
+    repeated = scores[reference].repeated
+    tests: tuple[Test, ...] = get_args(Test)
     rows = []
-    for test in get_args(Test):
+    for test in tests if repeated == "splits" else [t for t in tests if t != "corrected-t"]:
         found = compare_with(
             reference,
-            by_split,
+            repeats,
             test=test,
             correction="none",
             tested=tested_share,
@@ -164,6 +174,7 @@ def paired_tests(
                     "method": reference,
                     "against": one.against,
                     **asdict(one.test),
+                    "repeated": repeated,
                     "p_corrected": corrected[correction][number],
                     "p_bonferroni": corrected["bonferroni"][number],
                     "p_holm": corrected["holm"][number],

@@ -76,7 +76,8 @@ def format_repeats(row: Mapping[str, Any]) -> str:
     '100 draws, 1 seed'
     """
     seeds = f"{row['seeds']} seed{'s' if row['seeds'] != 1 else ''}"
-    return f"{row['n']} {row['repeated']}, {seeds}" if row["n"] > 1 else seeds
+    is_said = row["n"] == 1 or row["repeated"] == "seeds"
+    return seeds if is_said else f"{row['n']} {row['repeated']}, {seeds}"
 
 
 def format_p(p: float | None) -> str:
@@ -145,12 +146,14 @@ def text_tests(tests: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]
 def tests_heading(tests: Sequence[Mapping[str, Any]]) -> str:
     """Which way the differences go, and what p was corrected for.
 
-    >>> tests_heading([{"method": "OJ", "repeats": 10, "correction": "bonferroni x 3"}])
+    >>> test = {"method": "OJ", "repeats": 10, "repeated": "splits", "correction": "bonferroni x 3"}
+    >>> tests_heading([test])
     'OJ minus each other, paired over 10 splits; p corrected, bonferroni x 3'
     """
     first = tests[0]
     how = "p as it is" if first["correction"] == "none" else f"p corrected, {first['correction']}"
-    return f"{first['method']} minus each other, paired over {first['repeats']} splits; {how}"
+    over = f"{first['repeats']} {first['repeated']}"
+    return f"{first['method']} minus each other, paired over {over}; {how}"
 
 
 def markdown_table(rows: Sequence[dict[str, Any]]) -> str:
