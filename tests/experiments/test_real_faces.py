@@ -57,7 +57,7 @@ def test_pointing04_is_trained_on_each_session_with_three_seeds(tmp_path):
     evaluation = study.lines[0].config.evaluation
     assert (evaluation.train, evaluation.validation, evaluation.test) == (("1",), (), ("2",))
     assert not study.lines[0].config.is_private
-    assert study.lines[0].config.orbits.members_per_batch == 13
+    assert [line.config.orbits.alike for line in study.lines[:3]] == ["tilt", None, "tilt"]
 
 
 def test_wrong_folders_are_named(tmp_path):

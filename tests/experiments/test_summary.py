@@ -145,7 +145,7 @@ def test_curves_are_means_over_seeds(made):
     runs = [Run(run / f"OJ/seed-{seed}") for seed in SEEDS]
     curve = mean_curve(runs)
     assert [point["epoch"] for point in curve] == pytest.approx([0.0, 0.1, 0.2, 0.3])
-    assert curve[0]["accuracy"] == {"mean": pytest.approx(0.5), "sd": pytest.approx(0.1)}
+    assert curve[0]["accuracy"] == {"mean": pytest.approx(0.5), "sd": pytest.approx(0.1), "n": 3}
 
 
 def test_differences_over_seeds_pair_trainings_of_one_seed(made):

@@ -15,9 +15,10 @@ from orbitset.datasets.table import ImageTable, Problem, named, orbit_problems, 
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.experiments.config import ObservedExperiment, PairsConfig, VideoConfig
-from orbitset.experiments.faces import CHOSEN, batch_shape, evaluated_often
+from orbitset.experiments.faces import CHOSEN, evaluated_often
 from orbitset.experiments.methods import Method, objective_of
 from orbitset.losses import LossConfig
+from orbitset.losses.methods import Method as Objective
 from orbitset.orbits.observed import ObservedConfig, OnProblem
 from orbitset.seeds import stream
 from orbitset.training.fit import TrainConfig
@@ -30,6 +31,14 @@ _ENOUGH_LABELS = 20
 _APART = 8
 """Frames of one video that are nearer than this are too easy to find"""
 
+_TRIPLETS = (
+    "encoder.code_norm=sphere",
+    "train.learning_rate=0.003",
+    "loss.margin_fraction=0.4",
+)
+_CHOSEN: dict[Objective, tuple[str, ...]] = {**CHOSEN, "OJ": _TRIPLETS, "OT": _TRIPLETS}
+_BATCH, _MEMBERS = 72, {"OJ": 13, "OT": 13}
+"""About so many images in a batch; members of an orbit in it, 4 if not named"""
 _CLASSIFY = 0.1
 """The weight of classes that are learned beside the orbits, if nothing else is said"""
 
@@ -155,7 +164,8 @@ def _experiment(
     most_members: int,
 ) -> ObservedExperiment:
     """What is left to choose, once it is known what is learned from."""
-    per_batch, members = batch_shape(method, most_members)
+    members = min(_MEMBERS.get(objective_of(method), 4), most_members)
+    per_batch = round(_BATCH / members)
     orbits = replace(orbits, orbits_per_batch=min(per_batch, num_orbits), members_per_batch=members)
     config = ObservedExperiment(
         name=_name(source),
@@ -167,7 +177,7 @@ def _experiment(
         train=TrainConfig(keep="best" if evaluation.validation else "last"),
         evaluation=evaluation,
     )
-    return with_settings(config, CHOSEN[objective_of(method)])
+    return with_settings(config, _CHOSEN[objective_of(method)])
 
 
 def _own(settings: Sequence[str], prefix: str) -> list[str]:

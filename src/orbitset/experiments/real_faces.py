@@ -22,9 +22,11 @@ from orbitset.experiments.config import ObservedExperiment, PairsConfig
 from orbitset.experiments.faces import (
     CHANNELS,
     CHOSEN,
+    MEMBERS_PER_BATCH,
     METHODS,
+    ORBITS_PER_BATCH,
     Split,
-    batch_shape,
+    alike_in,
     check_seeds,
     chosen_methods,
     cut_down_mark,
@@ -73,7 +75,7 @@ def pie32_study(
         methods=methods,
         images=images,
         seeds=seeds,
-        views=len(set(table.columns["camera"])),
+        alike="flash",
         is_private=True,
     )
 
@@ -100,7 +102,7 @@ def pointing04_study(
         methods=methods,
         images=images,
         seeds=seeds,
-        views=13,
+        alike="tilt",
     )
 
 
@@ -123,7 +125,7 @@ def _study(
     methods: Sequence[str] | None,
     images: int | None,
     seeds: int,
-    views: int,
+    alike: str,
     is_private: bool = False,
 ) -> Study:
     check_seeds(seeds)
@@ -133,12 +135,17 @@ def _study(
         if not shown:
             raise DataError(f"{table.source} has no {evaluation.split_by} {', '.join(split.train)}")
         for method in chosen_methods(methods, METHODS):
-            num_orbits, num_members = batch_shape(method, views)
+            batched = replace(
+                orbits,
+                alike=alike_in(alike, method),
+                orbits_per_batch=ORBITS_PER_BATCH,
+                members_per_batch=MEMBERS_PER_BATCH,
+            )
             config = ObservedExperiment(
                 name=name,
                 data=data,
                 method=method,
-                orbits=replace(orbits, orbits_per_batch=num_orbits, members_per_batch=num_members),
+                orbits=batched,
                 encoder=EncoderConfig(channels=CHANNELS, code_size=1024),
                 train=TrainConfig(),
                 evaluation=replace(

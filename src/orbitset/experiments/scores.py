@@ -201,7 +201,7 @@ def over_seeds(
 def mean_curve(
     runs: Sequence[Run], measures: Sequence[str] = ("accuracy",)
 ) -> list[dict[str, Any]]:
-    """Epoch and measures at every evaluation, averaged over runs; the s.d. is the mean of those over draws
+    """Epoch and measures at every evaluation, averaged over n runs; the s.d. is the mean of those over draws
     or, where a run has none of its own, over the runs."""
     curve = []
     try:
@@ -215,7 +215,7 @@ def mean_curve(
                 spreads = [record[measure]["sd"] for record in records]
                 over_runs = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
                 sd = over_runs if None in spreads else float(np.mean(spreads))
-                point[measure] = {"mean": float(np.mean(means)), "sd": sd}
+                point[measure] = {"mean": float(np.mean(means)), "sd": sd, "n": len(means)}
             curve.append(point)
     except (KeyError, TypeError, ValueError) as error:
         names = ", ".join(str(run / "metrics.jsonl") for run in runs)

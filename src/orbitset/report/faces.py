@@ -156,7 +156,13 @@ def _curves(
             list(curves.items()), pixels[0] if pixels else None, measure, name
         )
         caption = f"{name[0].upper() + name[1:]} on test images during training"
-        caption += ", mean over splits; the band is one s.d." if "curves" in results else "."
+        if "curves" in results:
+            counts = sorted({curve[0][measure]["n"] for curve in curves.values()})
+            caption += (
+                f", mean over {' or '.join(map(str, counts))} trainings; the band is one s.d."
+            )
+        else:
+            caption += "."
         shown.append(shown_in.show(measure, drawn, caption))
     return section("Against epochs", "".join(shown))
 
