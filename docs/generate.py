@@ -91,7 +91,8 @@ def training_speed() -> str:
     for row in found["rows"]:
         name = row["method"]
         if row["name"] != OURS:
-            name += f", {SPOKEN[row['name']]}, {row['how']}".replace(", reference", "")
+            how = "" if row["how"] == "reference" else f", {row['how']}"
+            name += f", {SPOKEN.get(row['name'], row['name'])}{how}"
         said = f"{row['images_per_s']:,} ± {row['iqr']:,}"
         rates.setdefault(name, {})[row["batch"]] = said
     batches = sorted({row["batch"] for row in found["rows"]})
@@ -100,7 +101,7 @@ def training_speed() -> str:
     lines += [" | ".join([name, *(of[batch] for batch in batches)]) for name, of in rates.items()]
     table = "\n".join(f"| {line} |" for line in lines)
     hardware = f"{found['hardware']['gpu']}, torch {found['versions']['torch']}"
-    times = _listed([f"{ratio:.1f} times at {batch:,}" for batch, ratio in _ratios(found).items()])
+    times = _listed([f"{ratio:.2g} times at {batch:,}" for batch, ratio in _ratios(found).items()])
     return f"{table}\n\n{hardware}, commit {found['commit']}. OJ beside the DataLoader: {times}.\n"
 
 
@@ -108,9 +109,10 @@ def training_speed_in_short() -> str:
     found = _training()
     rates = {r["batch"]: r["images_per_s"] for r in found["rows"] if _is_oj(r, OURS)}
     said = _listed([f"{round(rate, -3):,} at {batch:,}" for batch, rate in rates.items()])
-    times = _listed([f"{ratio:.1f}" for ratio in _ratios(found).values()])
+    times = _listed([f"{ratio:.2g}" for ratio in _ratios(found).values()])
+    gpu = found["hardware"]["gpu"]
     return (
-        "One H200, affine MNIST, OJ, the whole step from choosing orbits to Adam, in images/s by batch:\n"
+        f"One {gpu}, affine MNIST, OJ, the whole step from choosing orbits to Adam, in images/s by batch:\n"
         f"{said}, {times} times pytorch-metric-learning with a DataLoader on the same network.\n"
     )
 

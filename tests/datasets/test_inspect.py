@@ -36,7 +36,7 @@ def test_whatever_is_wrong_is_listed_with_its_row(face_manifest):
 def test_boxes_are_looked_at(face_manifest, tmp_path):
     paths = [row.split(",")[0] for row in face_manifest.read_text().splitlines()[1:]]
     boxes = tmp_path / "boxes.csv"
-    edges = ["20,0,30,8", "8,0,2,8", *["0,0,8,8"] * (len(paths) - 3)]
+    edges = ["15.6,0,30,8", "8,0,2,8", *["0,0,8,8"] * (len(paths) - 3)]
     rows = [f"{path},{edge}" for path, edge in zip(paths, edges, strict=False)]
     boxes.write_text("\n".join(["path,left,top,right,bottom", *rows]))
     found = inspect_table(str(face_manifest), crops=boxes)

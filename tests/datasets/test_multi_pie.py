@@ -164,6 +164,9 @@ def test_crops_come_from_a_file_of_boxes(tree, tmp_path):
     boxes.write_text("path,left,top,right,bottom\n" + "\n".join([wrong, *rows[1:]]))
     left_out = crop_by_boxes(table, boxes, "skip").left_out
     assert len(left_out) == 1 and "its box (5, 1, 1, 5) is not left, top" in str(left_out[0])
+    boxes.write_text("path,left,top,right,bottom\n" + "\n".join([wrong, *rows[2:]]))
+    left_out = crop_by_boxes(table, boxes, "skip").left_out
+    assert str(left_out[1]).endswith(f"{table.paths[1]} has no box in {boxes}")
     boxes.write_text("path\n" + table.paths[0])
     with pytest.raises(DataError, match="has no boxes; it needs the columns left"):
         crop_by_boxes(table, boxes)

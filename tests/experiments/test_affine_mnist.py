@@ -49,6 +49,8 @@ def test_ex_is_trained_for_one_epoch_at_most():
     assert train.epochs == 1
     assert train.evaluate_at == tuple(eighth / 8 for eighth in range(1, 8))
     assert affine_mnist_study(methods=["EX"], epochs=0.5).lines[0].config.train.epochs == 0.5
+    assert affine_mnist_study(methods=["EX"], epochs=3).cut_down == "cut down: 1 of 8 methods"
+    assert "3 epochs instead of 6.1" in affine_mnist_study(methods=["EX", "OJ"], epochs=3).cut_down
 
 
 def test_as_printed_has_switches_equal_weights_and_a_batch_of_256():

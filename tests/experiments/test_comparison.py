@@ -383,7 +383,7 @@ def make_observed_run(path, config, made_up, *, images=None):
 def observed_runs(tmp_path, small_faces):
     return [
         make_observed_run(
-            tmp_path / f"{method}-{seed}", small_faces(method, f"seed={seed}"), 10 * at + seed
+            tmp_path / f"faces/{method}-{seed}", small_faces(method, f"seed={seed}"), 10 * at + seed
         )
         for at, method in enumerate(("OJ", "OT"))
         for seed in (2, 0, 1)
@@ -424,7 +424,16 @@ def test_without_the_same_seeds_there_is_a_table_and_no_test(tmp_path, observed_
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"curves-auc.png", "curves-top1.png", "results.md"} <= written
     assert "curves.png" not in written
-    write_comparison(tmp_path / "out", compare(observed_runs))  # over an earlier one
+    assert "needs the same" in json.loads((tmp_path / "out/tests.json").read_text())["about_tests"]
+
+
+def test_figures_of_an_earlier_comparison_do_not_stay(tmp_path, runs, observed_runs):
+    out = tmp_path / "out"
+    write_comparison(out, compare(runs))
+    write_comparison(out, compare(observed_runs))
+    assert {path.name for path in out.glob("*.png")} == {"curves-auc.png", "curves-top1.png"}
+    write_comparison(out, compare(runs))
+    assert {path.name for path in out.glob("*.png")} == {"curves.png"}
 
 
 def test_without_a_validation_side_the_end_of_training_counts(tmp_path, small_faces):
@@ -441,9 +450,21 @@ def test_observed_runs_of_other_splits_images_or_kinds_are_refused(tmp_path, run
     other = make_observed_run(tmp_path / "x", small_faces("OT", split="session=1,3/2/4"), 2)
     with pytest.raises(ConfigError, match=r"different protocols: evaluation\.train: .*") as caught:
         compare([one, other])
+    assert caught.value.hint is None
+    study = Run(tmp_path / "study")
+    study.create({"name": "study", "runs": ["one", "x"]})
+    for run in (one, other):
+        shutil.copytree(run.path, study / run.path.name)
+    with pytest.raises(ConfigError, match="different protocols") as caught:
+        compare([study])
     assert "orbitset report compares" in caught.value.hint
+    unknown = make_observed_run(tmp_path / "z", small_faces("OT"), 2)
+    assert len(compare([one, unknown]).rows) == 4
+    smaller = make_observed_run(tmp_path / "s", small_faces("OT", "orbits.size_px=32"), 2)
+    with pytest.raises(ConfigError, match=r"different protocols: orbits\.size_px: 16 → 32"):
+        compare([one, smaller])
     changed = make_observed_run(tmp_path / "y", small_faces("OT"), 2, images={"sha256": "b"})
     with pytest.raises(ConfigError, match="held other images when .*y was trained"):
         compare([one, changed])
-    with pytest.raises(ConfigError, match="different protocols"):
+    with pytest.raises(ConfigError, match="one has computed orbits and the other observed"):
         compare([one, runs[0]])

@@ -1,6 +1,7 @@
 """Whole small runs on a manifest of made-up faces."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,8 +61,31 @@ def test_orbits_of_a_batch_share_a_factor_if_asked_to(small_faces):
     light_N, rows = task.train.factors["light"], task.batches.orbits.canonical_row_N
     for index in range(4):
         assert len(light_N[rows[task.batches.indices(index)[0]]].unique()) == 1
-    with pytest.raises(ConfigError, match="orbits.alike"):
-        small_faces("OJ", "orbits.alike=view")
+    task = ObservedTask(small_faces("OJ", *asked, "orbits.alike_values=2"), "cpu")
+    for index in range(4):
+        assert len(light_N[rows[task.batches.indices(index)[0]]].unique()) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["orbits.alike=view"], "orbits.alike"),
+        (["orbits.alike=person"], "which is to be recognised"),
+        (["orbits.alike_values=2"], "orbits.alike_values is of the factor orbits.alike"),
+        (["orbits.alike=light", "orbits.alike_values=7"], "but a batch has 6 orbits"),
+        (["orbits.orbits_per_batch=0"], "orbits.orbits_per_batch is 0; give at least 1"),
+    ],
+)
+def test_what_cannot_be_alike_is_said(small_faces, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        small_faces("OJ", *settings)
+
+
+def test_orbits_of_which_no_two_are_alike_are_refused(small_faces):
+    config = small_faces("OJ", "orbits.orbits_per_batch=2", split="session=1,2/3/4")
+    orbits = replace(config.orbits, orbit=("session",), canonical="first", alike="session")
+    with pytest.raises(DataError, match="no two orbits that are trained on have the same session"):
+        ObservedTask(replace(config, orbits=orbits), "cpu")
 
 
 def test_targets_are_the_front_views_of_the_same_person_and_light(small_faces):

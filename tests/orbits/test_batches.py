@@ -181,12 +181,16 @@ def test_alike_batches_follow_in_a_random_order_and_repeat_by_their_number():
 def test_a_batch_can_show_several_values_with_several_orbits_each():
     alike = torch.arange(600) % 6
     batches = make_batches(600, per_batch=12, alike=alike, alike_values=3)
-    parts = [alike[part].unique() for at in range(50) for part in batches.indices(at)[0].split(4)]
-    assert sum(len(values) > 1 for values in parts) <= 5
-    held = [len(alike[batches.indices(at)[0]].unique()) for at in range(50)]
-    assert 2 <= sum(held) / 50 <= 3  # three drawn of six, sometimes one of them twice
+    for at in range(100):
+        orbits = batches.indices(at)[0]
+        assert [len(alike[part].unique()) for part in orbits.split(4)] == [1, 1, 1]
+        assert len(alike[orbits].unique()) == 3
+    together = {tuple(alike[batches.indices(at)[0]].unique().tolist()) for at in range(50)}
+    assert len(together) > 4  # not always the same three
     shown = torch.cat([batches.indices(at)[0] for at in range(50)])
     assert shown.sort().values.tolist() == list(range(600))
+    with pytest.raises(ValueError, match="5 values for 600 orbits"):
+        make_batches(600, per_batch=12, alike=torch.arange(5))
     with pytest.raises(ConfigError, match="alike_values is 13"):
         make_batches(600, per_batch=12, alike=alike, alike_values=13)
 

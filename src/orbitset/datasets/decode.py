@@ -74,8 +74,9 @@ def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, in
                 fault = found if isinstance(found, str) else box_fault(boxes[at], found.size)
                 if fault is not None:
                     problems.append(Problem(table.rows[at], f"{table.paths[at]} {fault}"))
-                elif not isinstance(found, str):
-                    sizes.append(found.size)
+                    continue
+                assert not isinstance(found, str)
+                sizes.append(found.size)
     return problems, sizes
 
 

@@ -104,8 +104,10 @@ def inspect_table(
     incomplete: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     plain, is_folder = is_plain(source), has_sub_folders(source)
-    if plain and (orbit is not None or canonical is not None):
-        raise ConfigError(f"{source} has no sub-folders; --orbit and --canonical are for orbits")
+    if plain and (orbit is not None or canonical is not None or crops is not None):
+        raise ConfigError(
+            f"{source} has no sub-folders; --orbit, --canonical and --crops are for orbits"
+        )
     orbit = (ORBIT,) if is_folder and orbit is None and not plain else orbit
     if canonical is not None and orbit is None and not source.startswith(MULTI_PIE):
         raise ConfigError("--canonical is of orbits; say what they share with --orbit")

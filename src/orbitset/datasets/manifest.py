@@ -49,10 +49,11 @@ def read_manifest(
     problems = []
     for number, row in enumerate(rows, start=first):
         reason: str | None = f"it has {len(row)} cells, the header {len(header)}"
+        cells = dict(zip(header, row, strict=False))
         if len(row) == len(header):
-            reason = _fault(dict(zip(header, row, strict=True)), root, needed, seen, number)
+            reason = _fault(cells, root, needed, seen, number)
         if reason is not None:
-            problems.append(Problem(number, reason))
+            problems.append(Problem(number, reason, path=_plain(cells.get("path", ""))))
     columns = {
         name: tuple(row[at] if at < len(row) else "" for row in rows)
         for at, name in enumerate(header)

@@ -166,12 +166,8 @@ def crop_by_boxes(table: ImageTable, boxes: Path, on_problem: OnProblem = "stop"
     if given.boxes is None:
         raise DataError(f"{boxes} has no boxes; it needs the columns left, top, right and bottom")
     by_path = dict(zip(given.paths, given.boxes, strict=True))
-    source = str(boxes)
-    if given.left_out:
-        source += (
-            f" (where {len(given.left_out):,} rows cannot be used, the first: {given.left_out[0]})"
-        )
-    return _boxed(table, [by_path.get(path) for path in table.paths], source, on_problem)
+    why = {problem.path: f"{boxes}, {problem}" for problem in given.left_out}
+    return _boxed(table, [by_path.get(path) for path in table.paths], str(boxes), why, on_problem)
 
 
 def crop_by_landmarks(
@@ -184,14 +180,21 @@ def crop_by_landmarks(
             f"{folder} holds no landmarks; files are named as {_landmarks('…051_07.png')}"
         )
     boxes = [_around(found.get(_landmarks(Path(path).name))) for path in table.paths]
-    return _boxed(table, boxes, str(folder), on_problem)
+    return _boxed(table, boxes, str(folder), {}, on_problem)
 
 
 def _boxed(
-    table: ImageTable, boxes: Sequence[Box | None], source: str, on_problem: OnProblem
+    table: ImageTable,
+    boxes: Sequence[Box | None],
+    source: str,
+    why: Mapping[str, str],
+    on_problem: OnProblem,
 ) -> ImageTable:
+    """The table with its boxes; of images without one, `why` says by path what is known beside the source."""
     problems = [
-        Problem(table.rows[at], f"{table.paths[at]} has no box in {source}")
+        Problem(
+            table.rows[at], f"{table.paths[at]} has no box in {why.get(table.paths[at], source)}"
+        )
         for at, box in enumerate(boxes)
         if box is None
     ]

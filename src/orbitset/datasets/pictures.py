@@ -254,7 +254,7 @@ def box_fault(box: Box | None, size: tuple[int, int]) -> str | None:
     """Why an image of that size cannot be cut to its box, if it cannot."""
     if box is None:
         return None
-    left, top, right, bottom = box
+    left, top, right, bottom = map(round, box)
     if left < size[0] and top < size[1] and right > 0 and bottom > 0:
         return None
     return f"has {shown(size)} px, and its box lies outside"

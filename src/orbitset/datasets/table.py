@@ -24,6 +24,8 @@ class Problem:
     row: int
     reason: str
     others: tuple[int, ...] = ()
+    path: str = ""
+    """The row's file, if it is known"""
 
     def __str__(self) -> str:
         rest = f" and {len(self.others):,} more" if self.others else ""

@@ -17,7 +17,7 @@ from orbitset.experiments.study import Line, Study
 from orbitset.training.fit import TrainConfig
 
 IMAGES = 10_000_000
-"""Shown in each training but EX's, see `MOST_EPOCHS`; an epoch has 1.65 million."""
+"""Shown in each training but EX's, which has one epoch; an epoch has 1.65 million."""
 SEEDS = 3
 
 
@@ -81,7 +81,7 @@ _FEWEST_QUERIES = 20
 _MOST_SEEDS = 1000
 _EARLY = (1 / 8, 1 / 4, 1 / 2)
 _EARLY_EX = tuple(eighth / 8 for eighth in range(1, 8))
-MOST_EPOCHS: dict[str, float] = {"EX": 1.0}
+_MOST_EPOCHS = {"EX": 1.0}
 """EX is at its best early, before it knows its 50,000 images by heart: a rate that falls to zero within one
 epoch does better than the first epoch of a long training (docs/log.md)."""
 
@@ -139,7 +139,7 @@ def affine_mnist_study(
     cuts = []
     if set(chosen) < set(METHODS):
         cuts.append(f"{len(chosen)} of {len(METHODS)} methods")
-    if length < whole:
+    if any(_length(method, length) < _length(method, whole) for method in chosen):
         cuts.append(f"{length:g} epochs instead of {whole:.1f}")
     if seeds < SEEDS:
         cuts.append(f"{seeds} seed{'s' if seeds > 1 else ''} instead of {SEEDS}")
@@ -156,7 +156,7 @@ def affine_mnist_study(
 
 def _sized(config: ExperimentConfig, epochs: float, test_images: int | None) -> ExperimentConfig:
     """Evaluated several times within the first epoch, then after each."""
-    epochs = min(epochs, MOST_EPOCHS.get(config.objective, epochs))
+    epochs = _length(config.method, epochs)
     early = _EARLY_EX if config.objective == "EX" else _EARLY
     moments = sorted({*early, *range(1, int(epochs) + 1)})
     inside = [moment for moment in moments if moment < epochs] or [epochs / 2]
@@ -165,6 +165,10 @@ def _sized(config: ExperimentConfig, epochs: float, test_images: int | None) -> 
     if test_images is not None:
         evaluation = replace(evaluation, test_images=test_images)
     return replace(config, train=train, evaluation=evaluation)
+
+
+def _length(method: Method, epochs: float) -> float:
+    return min(epochs, _MOST_EPOCHS.get(objective_of(method), epochs))
 
 
 def _at_ratio(base: ExperimentConfig, ratio: float) -> Line:

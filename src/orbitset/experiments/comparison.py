@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from orbitset.config import differences, to_dict
 from orbitset.errors import ConfigError, RunError, check_choice
@@ -40,7 +40,8 @@ from orbitset.runs import Run, without_nan
 
 _PROTOCOL = (
     "data:", "orbits.affine.", "orbits.photometric", "orbits.members:", "orbits.canvas_px:",
-    "orbits.is_colour:", "orbits.label:", "orbits.crops:", "orbits.on_problem:", "video.", "evaluation.",
+    "orbits.is_colour:", "orbits.label:", "orbits.crops:", "orbits.on_problem:", "orbits.size_px:",
+    "orbits.min_members:", "video.", "evaluation.",
 )  # fmt: skip
 """How settings begin that say what is tested, and on what"""
 _SHORT = 32
@@ -49,15 +50,15 @@ _WRITTEN = {
     *("results.md", "results.tex", "results.csv", "results.json", "tests.json", "curves.png"),
     *(f"curves-{measure}.png" for measure in OBSERVED_MEASURES),
 }
-OVER_SPLITS = (
+_OVER_SPLITS = (
     "Splits overlap and share a training, so the paired t-test is too sure of itself;\n"
     "how much another training would change, only the spread over seeds says."
 )
-OVER_SEEDS = (
+_OVER_SEEDS = (
     "Every seed is a training of its own on the same images: what other images would\n"
     "change, it does not say."
 )
-UNPAIRED = (
+_UNPAIRED = (
     "No test of significance: these are paired over seeds, and every configuration\n"
     "needs the same two or more (--seed 0, --seed 1, …)."
 )
@@ -73,11 +74,27 @@ class Compared:
     """Paired tests of the reference group (`method`) against every other (`against`), over splits or seeds;
     none where there are too few of these"""
     about_tests: str
+    """What they can say, or why there are none"""
     differences: dict[str, dict[str, Any]]
     """For each setting that differs, its value in each group"""
     curves: list[tuple[str, list[dict[str, Any]]]]
     """Epoch and measures of each group at its evaluations, averaged over seeds; the s.d. is over draws or, of
     observed orbits, over seeds"""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How the runs of computed or of observed orbits are compared."""
+
+    measures: tuple[str, ...]
+    drawn: tuple[str, ...]
+    """Measures against epochs"""
+    repeated: Literal["splits", "seeds"]
+    about_tests: str
+
+
+_COMPUTED = _Kind(tuple(MEASURES.values()), ("accuracy",), "splits", _OVER_SPLITS)
+_OBSERVED = _Kind(OBSERVED_MEASURES, OBSERVED_MEASURES, "seeds", _OVER_SEEDS)
 
 
 @dataclass(frozen=True)
@@ -106,7 +123,9 @@ def compare(
     measure by one test.
     """
     check_choice("correction", correction, get_args(Correction))
-    groups = _labelled(_grouped([single for run in runs for single in _singles(run)]))
+    has_study = any(run.exists and run.kind != "run" for run in runs)
+    singles = [single for run in runs for single in _singles(run)]
+    groups = _labelled(_grouped(singles, has_study=has_study))
     if against is not None:
         check_choice("against", against, groups)
     marks = dict.fromkeys(filter(None, (group.config.cut_down for group in groups.values())))
@@ -114,9 +133,9 @@ def compare(
     rows: list[dict[str, Any]] = []
     tests: list[dict[str, Any]] = []
     is_observed = isinstance(next(iter(groups.values())).config, ObservedExperiment)
-    measures = OBSERVED_MEASURES if is_observed else tuple(MEASURES.values())
-    is_paired = not is_observed or _are_paired(list(groups.values()))
-    for measure in measures:
+    kind = _OBSERVED if is_observed else _COMPUTED
+    is_paired = kind.repeated == "splits" or _are_paired(list(groups.values()))
+    for measure in kind.measures:
         scores = {label: _scores(group, measure) for label, group in groups.items()}
         found = []
         if is_paired:
@@ -130,30 +149,26 @@ def compare(
     return Compared(
         rows=rows,
         tests=tests,
-        about_tests=(OVER_SEEDS if is_paired else UNPAIRED) if is_observed else OVER_SPLITS,
+        about_tests=kind.about_tests if is_paired else _UNPAIRED,
         differences={
             name: {label: _setting(config, name) for label, config in configs.items()}
             for name in _differing(list(configs.values()))
         },
-        curves=[
-            (label, mean_curve(group.runs, measures if is_observed else ("accuracy",)))
-            for label, group in groups.items()
-        ],
+        curves=[(label, mean_curve(group.runs, kind.drawn)) for label, group in groups.items()],
     )
 
 
 def write_comparison(out: Path, compared: Compared) -> None:
-    """Write the tables, tests.json and curves.png into a folder that is free for them."""
+    """Write tables, tests.json and curves into a folder that is free for them."""
     _check_out(out)
-    drawn_of = list(
-        dict.fromkeys(measure for measure in compared.curves[0][1][0] if measure != "epoch")
-    )
     images = {}
-    for measure in drawn_of:
+    for measure in [name for name in compared.curves[0][1][0] if name != "epoch"]:
         drawn = accuracy_curves(compared.curves, None, measure, metric_name(measure))
         name = "curves.png" if measure == "accuracy" else f"curves-{measure}.png"
         images[name] = picture(drawn, compared.rows[0]["cut_down"])
-    found = without_nan({"tests": compared.tests, "differences": compared.differences})
+    found = without_nan(
+        {name: getattr(compared, name) for name in ("tests", "about_tests", "differences")}
+    )
     text = json.dumps(found, indent=2, allow_nan=False)
     # first what marks the folder as ours, lest a kill leave one that is refused ever after
     write_atomically(out / "tests.json", f"{text}\n".encode())
@@ -161,6 +176,9 @@ def write_comparison(out: Path, compared: Compared) -> None:
     write_tables(out, compared.rows)
     for name, image in images.items():
         write_atomically(out / name, image)
+    for path in out.glob("curves*.png"):
+        if path.name not in images:  # of an earlier comparison
+            path.unlink()
 
 
 def _check_out(out: Path) -> None:
@@ -200,15 +218,20 @@ def _singles(run: Run) -> list[Run]:
     return singles
 
 
-def _grouped(runs: Sequence[Run]) -> list[_Group]:
+def _grouped(runs: Sequence[Run], *, has_study: bool) -> list[_Group]:
     """Runs of one protocol by their configuration; an error where there are not at least two groups."""
     if len(runs) < 2:
         raise ConfigError(f"give at least two runs to compare, not {len(runs)}")
     configs = [_config(run) for run in runs]
     for run, config in zip(runs, configs, strict=True):
+        if type(config) is not type(configs[0]):
+            raise ConfigError(
+                f"of {runs[0].path} and {run.path} one has computed orbits and the other observed ones, "
+                "which are scored in different ways"
+            )
         changed = [text for text in differences(configs[0], config) if text.startswith(_PROTOCOL)]
         if changed:
-            is_split = any(text.startswith("evaluation.train:") for text in changed)
+            is_split = has_study and any(text.startswith("evaluation.train:") for text in changed)
             raise ConfigError(
                 f"{runs[0].path} and {run.path} were evaluated by different protocols: "
                 f"{'; '.join(changed)}",
@@ -216,7 +239,7 @@ def _grouped(runs: Sequence[Run]) -> list[_Group]:
                 if is_split
                 else None,
             )
-        if _images(runs[0]) != _images(run):
+        if _have_other_images(runs[0], run):
             raise ConfigError(
                 f"{config.data} held other images when {run.path} was trained than for {runs[0].path}"
             )
@@ -239,9 +262,10 @@ def _grouped(runs: Sequence[Run]) -> list[_Group]:
     ]
 
 
-def _images(run: Run) -> Any:
-    """What is known of the images it was trained and tested on."""
-    return run.read_json("environment.json").get("data")
+def _have_other_images(one: Run, other: Run) -> bool:
+    """Whether the images at one place were others, as far as that is known."""
+    known = [run.read_json("environment.json").get("data") for run in (one, other)]
+    return None not in known and known[0] != known[1]
 
 
 def _are_paired(groups: Sequence[_Group]) -> bool:

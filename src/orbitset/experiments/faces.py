@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from orbitset.config import with_settings
 from orbitset.datasets import heads, multi_pie
@@ -30,7 +30,7 @@ IMAGES = 600_000
 """Shown in every training"""
 SMALL_IMAGES = 60_000
 _SPHERE = ("encoder.code_norm=sphere", "train.learning_rate=0.003")
-_TRIPLETS = (*_SPHERE, "loss.margin_fraction=0.4", "orbits.alike_values=3")
+_TRIPLETS = (*_SPHERE, "loss.margin_fraction=0.4")
 CHOSEN: dict[Objective, tuple[str, ...]] = {
     "OJ": (*_TRIPLETS, "loss.discriminate_weight=10"),
     "OE": _SPHERE,
@@ -40,8 +40,6 @@ CHOSEN: dict[Objective, tuple[str, ...]] = {
     "AE": ("encoder.code_norm=batch",),
 }
 """What the paper leaves open, for each method: leads from heads of other people (docs/log.md)"""
-ORBITS_PER_BATCH, MEMBERS_PER_BATCH = 18, 4
-"""72 images, as in the paper"""
 PAPER: dict[str, dict[str, dict[str, float]]] = {
     "OJ": {"auc": {"mean": 0.94, "sd": 0.012}, "top1": {"mean": 0.95, "sd": 0.029}},
     "EX": {
@@ -118,9 +116,7 @@ def faces(
             canonical=f"view={'0' if data.startswith('heads') else multi_pie.CANONICAL}",
             label="person",
             size_px=size_px,
-            alike=alike_in("light", method),
-            orbits_per_batch=ORBITS_PER_BATCH,
-            members_per_batch=MEMBERS_PER_BATCH,
+            **batches_by("light", method),
         ),
         encoder=EncoderConfig(channels=channels, code_size=1024),
         evaluation=PairsConfig(
@@ -136,9 +132,13 @@ def faces(
     )
 
 
-def alike_in(factor: str, method: Method) -> str | None:
-    """For methods that push orbits apart, a factor that should not do it for them."""
-    return factor if objective_of(method) in ("OJ", "OT") else None
+def batches_by(factor: str, method: Method) -> dict[str, Any]:
+    """Batches of 72 images, as in the paper; for methods that push orbits apart, by a factor that should not
+    do it for them."""
+    batches: dict[str, Any] = {"orbits_per_batch": 18, "members_per_batch": 4}
+    if objective_of(method) in ("OJ", "OT"):
+        batches |= {"alike": factor, "alike_values": 3}
+    return batches
 
 
 def heads_study(

@@ -315,7 +315,7 @@ def described_orbits(config: ObservedExperiment) -> str:
         *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
         f"{orbits.size_px} px, {colour}; batches of {orbits.orbits_per_batch} orbits x "
         f"{orbits.members_per_batch} members"
-        + (f", {orbits.alike_values} {orbits.alike} in each" if orbits.alike else "")
+        + (f", by {orbits.alike}, {orbits.alike_values} at a time" if orbits.alike else "")
         + f"; {config.train.epochs:g} epochs",
     ]
     return "\n".join(parts)

@@ -90,14 +90,6 @@ class ObservedTask:
         values = seen.values[evaluation.split_by]
         self.unused_values = [value for value in values if value not in used]
         trained = self._orbits(self.train, has_classes=orbits.classes is not None)
-        alike_N = None
-        if orbits.alike is not None:
-            alike_N = self.train.factors[orbits.alike][trained.canonical_row_N.cpu()]
-            if len(alike_N.unique()) == len(alike_N):
-                raise DataError(
-                    f"no two orbits that are trained on have the same {orbits.alike}: "
-                    "no batch can be made of alike ones"
-                )
         count = orbits.orbits_per_batch
         if self.left_out:  # there may be fewer orbits than were counted when the batch was chosen
             count = min(count, len(trained))
@@ -106,10 +98,17 @@ class ObservedTask:
             orbits_per_batch=count,
             members_per_batch=orbits.members_per_batch,
             weighting=orbits.weighting,
-            alike_N=alike_N,
+            alike_N=None if orbits.alike is None else self._values_of(trained, orbits.alike),
             alike_values=min(orbits.alike_values, count),
             seed=config.seed,
         )
+
+    def _values_of(self, trained: ObservedOrbits, factor: str) -> Tensor:
+        """What orbits are to have in common with others in a batch."""
+        value_O = self.train.factors[factor][trained.canonical_row_N.cpu()]
+        if len(value_O.unique()) == len(value_O):
+            raise DataError(f"no two orbits that are trained on have the same {factor}")
+        return value_O
 
     @property
     def about_data(self) -> dict[str, Any] | None:

@@ -22,11 +22,9 @@ from orbitset.experiments.config import ObservedExperiment, PairsConfig
 from orbitset.experiments.faces import (
     CHANNELS,
     CHOSEN,
-    MEMBERS_PER_BATCH,
     METHODS,
-    ORBITS_PER_BATCH,
     Split,
-    alike_in,
+    batches_by,
     check_seeds,
     chosen_methods,
     cut_down_mark,
@@ -135,17 +133,11 @@ def _study(
         if not shown:
             raise DataError(f"{table.source} has no {evaluation.split_by} {', '.join(split.train)}")
         for method in chosen_methods(methods, METHODS):
-            batched = replace(
-                orbits,
-                alike=alike_in(alike, method),
-                orbits_per_batch=ORBITS_PER_BATCH,
-                members_per_batch=MEMBERS_PER_BATCH,
-            )
             config = ObservedExperiment(
                 name=name,
                 data=data,
                 method=method,
-                orbits=batched,
+                orbits=replace(orbits, **batches_by(alike, method)),
                 encoder=EncoderConfig(channels=CHANNELS, code_size=1024),
                 train=TrainConfig(),
                 evaluation=replace(

@@ -109,6 +109,8 @@ class OrbitBatches:
                 f"orbits_per_batch is {orbits_per_batch} but there are {len(orbits)} orbits; "
                 f"give 1 to {len(orbits)}"
             )
+        if alike_N is not None and len(alike_N) != len(orbits):
+            raise ValueError(f"alike_N has {len(alike_N)} values for {len(orbits)} orbits")
         if not 1 <= alike_values <= orbits_per_batch:
             raise ConfigError(
                 f"alike_values is {alike_values} but a batch has {orbits_per_batch} orbits; "
@@ -261,8 +263,9 @@ class OrbitBatches:
                 starts = (
                     self._orbits_before(number, at) for at in range(self._batches[number] + 1)
                 )
-                bounds = _parts(list(starts), self._alike_values)
-                order = _alike_together(order, self._alike_N[order], bounds, generator)
+                order = _alike_together(
+                    order, self._alike_N[order], list(starts), self._alike_values, generator
+                )
             self._order = (passed, self._where_chosen(order))
         return self._order[1]
 
@@ -290,33 +293,30 @@ class OrbitBatches:
         return _copied(drawn, self._chosen_on)
 
 
-def _parts(bounds: Sequence[int], count: int) -> list[int]:
-    """Bounds of so many equal parts of each stretch.
-
-    >>> _parts([0, 6, 11], 2)
-    [0, 3, 6, 8, 11]
-    """
-    inside = [
-        first + (last - first) * part // count
-        for first, last in itertools.pairwise(bounds)
-        for part in range(count)
-    ]
-    return [*inside, bounds[-1]]
-
-
 def _alike_together(
-    orbit_V: Tensor, alike_V: Tensor, bounds: Sequence[int], generator: torch.Generator
+    orbit_V: Tensor,
+    alike_V: Tensor,
+    starts: Sequence[int],
+    parts: int,
+    generator: torch.Generator,
 ) -> Tensor:
-    """Orbits value by value, in stretches between the bounds that are laid out in a random order."""
+    """Orbits in an order in which every batch, from a start to the next, has so many parts of one value each.
+
+    Orbits are sorted by value, the values in a random order. The first part of all batches is taken from the
+    beginning of that, batch by batch in a random order; the second part from where this ended, and so on: the
+    parts of a batch lie far from each other and have different values.
+    """
     _, value_V = alike_V.unique(return_inverse=True)
     rank = torch.randperm(int(value_V.max()) + 1, generator=generator)
     by_value = orbit_V[rank[value_V].argsort(stable=True)]
     order = torch.empty_like(orbit_V)
-    start = 0
-    for at in torch.randperm(len(bounds) - 1, generator=generator).tolist():
-        first, last = bounds[at : at + 2]
-        order[first:last] = by_value[start : start + last - first]
-        start += last - first
+    taken = 0
+    for part in range(parts):
+        for batch in torch.randperm(len(starts) - 1, generator=generator).tolist():
+            start, size = starts[batch], starts[batch + 1] - starts[batch]
+            first, last = (start + size * at // parts for at in (part, part + 1))
+            order[first:last] = by_value[taken : taken + last - first]
+            taken += last - first
     return order
 
 

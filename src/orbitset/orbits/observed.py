@@ -59,12 +59,6 @@ class ObservedConfig:
             raise ConfigError(
                 "orbits.orbit is empty; name the factors that members of an orbit share"
             )
-        if self.alike is not None:
-            check_choice("orbits.alike", self.alike, self.orbit)
-        if self.alike_values > self.orbits_per_batch:
-            raise ConfigError(
-                f"orbits.alike_values is {self.alike_values}, but a batch has {self.orbits_per_batch} orbits"
-            )
         kinds = get_args(Chosen)
         is_named = self.canonical is None or self.canonical in kinds
         if not is_named and not all((self.canonical or "").partition("=")):
@@ -77,6 +71,22 @@ class ObservedConfig:
                 raise ConfigError(f"orbits.{name} is {getattr(self, name)}; give at least 1")
         if self.size_px is not None and self.size_px < 2:
             raise ConfigError(f"orbits.size_px is {self.size_px}; give at least 2")
+        self._check_alike()
+
+    def _check_alike(self) -> None:
+        if self.alike is None:
+            if self.alike_values > 1:
+                raise ConfigError("orbits.alike_values is of the factor orbits.alike; name it")
+            return
+        check_choice("orbits.alike", self.alike, self.orbit)
+        if self.alike == self.label:
+            raise ConfigError(
+                f"orbits.alike is {self.alike}, which is to be recognised; name a factor that does not matter"
+            )
+        if self.alike_values > self.orbits_per_batch:
+            raise ConfigError(
+                f"orbits.alike_values is {self.alike_values}, but a batch has {self.orbits_per_batch} orbits"
+            )
 
     @property
     def target(self) -> tuple[str, str] | None:
