@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.cli.main import command_names
-from orbitset.experiments.study import stored_study
+from orbitset.experiments.reproduce import Asked, study_of
+from orbitset.experiments.study import Study, stored_study
 from orbitset.experiments.summary import summarise
 from orbitset.report.tables import format_p, format_paper, format_value, ordered
 from orbitset.runs import Run
@@ -73,7 +74,19 @@ def study_table(name: str) -> str:
     table = "\n".join(f"| {line} |" for line in lines)
     mark = rows[0]["cut_down"]
     said = _hardware(found["environments"]) + (f" **{mark[0].upper()}{mark[1:]}.**" if mark else "")
+    if changed := _changed_since(name, study):
+        said += f" **Recorded with other settings than the command has now: {_listed(changed)}.**"
     return f"{table}\n\n{said}\n"
+
+
+def _changed_since(name: str, study: Study) -> list[str]:
+    """Lines of the table that would be trained with other settings today."""
+    now = {line.name: line.config for line in study_of(name, Asked()).lines}
+    lines = [line for line in study.lines if line.is_in_table]
+    changed = [
+        line.label for line in lines if line.name not in now or now[line.name] != line.config
+    ]
+    return list(dict.fromkeys(changed))
 
 
 OURS, PEER = "orbitset", "PML + DataLoader"
