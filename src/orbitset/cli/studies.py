@@ -33,7 +33,7 @@ def reproduce(
         str | None, typer.Option(help="Some of the methods: OJ,OE,ST-STN. All if not given.")
     ] = None,
     epochs: Annotated[
-        float | None, typer.Option(help="Length of every training on affine-mnist.")
+        float | None, typer.Option(help="Length of every training on affine-mnist; EX: 1 at most.")
     ] = None,
     images: Annotated[
         int | None, typer.Option(help="Images shown in every training on faces.")
