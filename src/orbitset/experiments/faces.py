@@ -137,7 +137,7 @@ def batches_by(factor: str, method: Method) -> dict[str, Any]:
     do it for them."""
     batches: dict[str, Any] = {"orbits_per_batch": 18, "members_per_batch": 4}
     if objective_of(method) in ("OJ", "OT"):
-        batches |= {"alike": factor, "alike_values": 3}
+        batches |= {"alike": factor, "alike_values": 2}
     return batches
 
 
