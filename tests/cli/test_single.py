@@ -35,7 +35,8 @@ def test_a_manifest_is_trained_evaluated_and_reported(orbitset, face_manifest, t
     assert orbitset("report", tmp_path / "run").returncode == 0
     assert orbitset("train", "--resume", *out).returncode == 0
     assert orbitset("train", "--resume", *out, "--label", "person").returncode == 2
-    assert orbitset("compare", tmp_path / "run", tmp_path / "run").returncode == 1
+    twice = orbitset("compare", tmp_path / "run", tmp_path / "run")
+    assert twice.returncode == 2 and "the same configuration with the same seed" in twice.stderr
 
 
 def test_problems_stop_it_or_are_left_out_and_said(orbitset, fails, face_manifest, tmp_path):
