@@ -15,7 +15,7 @@ from orbitset.datasets.table import ImageTable, Problem, named, orbit_problems, 
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.experiments.config import ObservedExperiment, PairsConfig, VideoConfig
-from orbitset.experiments.faces import CHOSEN, evaluated_often
+from orbitset.experiments.faces import CHOSEN, TRIPLETS, evaluated_often
 from orbitset.experiments.methods import Method, objective_of
 from orbitset.losses import LossConfig
 from orbitset.losses.methods import Method as Objective
@@ -31,12 +31,7 @@ _ENOUGH_LABELS = 20
 _APART = 8
 """Frames of one video that are nearer than this are too easy to find"""
 
-_TRIPLETS = (
-    "encoder.code_norm=sphere",
-    "train.learning_rate=0.003",
-    "loss.margin_fraction=0.4",
-)
-_CHOSEN: dict[Objective, tuple[str, ...]] = {**CHOSEN, "OJ": _TRIPLETS, "OT": _TRIPLETS}
+_CHOSEN: dict[Objective, tuple[str, ...]] = {**CHOSEN, "OJ": TRIPLETS}
 _BATCH, _MEMBERS = 72, {"OJ": 13, "OT": 13}
 """About so many images in a batch; members of an orbit in it, 4 if not named"""
 _CLASSIFY = 0.1
