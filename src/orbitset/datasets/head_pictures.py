@@ -75,9 +75,8 @@ class _Field:
             for low, high in zip((0.0, *LOW[1:]), HIGH, strict=True)
         )
         slabs = []
-        for some_z in z.split(
-            8 if device.type == "cpu" else len(z)
-        ):  # in the cache, or in few launches
+        at_once = 8 if device.type == "cpu" else len(z)  # in the cache, or in few launches
+        for some_z in z.split(at_once):
             back, up, right = torch.meshgrid(some_z, y, x, indexing="ij")
             slabs.append(scene_distance((right, up, back), head))
         self.distance_11ZYX = torch.cat(slabs)[None, None]
