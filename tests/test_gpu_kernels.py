@@ -138,6 +138,15 @@ def test_the_fused_network_is_as_near_the_truth_as_autocast(
         assert fused_error <= factor * error + floor * len(found) ** 0.5, name
 
 
+def test_the_fused_network_looks_at_contrast_too():
+    model = RectifyingEncoder(size_px=32, channels=(16, 32), code_size=64, contrast="local").cuda()
+    images = torch.rand(9, 1, 32, 32, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        expected = model(images)
+    for found, wanted in zip(FusedEncoder(model)(images), expected, strict=True):
+        assert _error(found.detach(), wanted) < 0.02
+
+
 def _switches_of(fused, images):
     """By block, as the plain encoder gives them."""
     run = _Pass(fused.plan, images, uses_decoder=True)

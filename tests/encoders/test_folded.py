@@ -24,8 +24,11 @@ def _network(**settings):
 @pytest.mark.parametrize("norm", ["none", "batch", "unit", "sphere"])
 @pytest.mark.parametrize("pool", [2, 4])
 @pytest.mark.parametrize("has_transformer", [False, True])
-def test_codes_are_the_same_but_for_rounding(norm, pool, has_transformer):
-    network = _network(code_norm=norm, pool=pool, has_transformer=has_transformer)
+@pytest.mark.parametrize("contrast", ["given", "local"])
+def test_codes_are_the_same_but_for_rounding(norm, pool, has_transformer, contrast):
+    network = _network(
+        code_norm=norm, pool=pool, has_transformer=has_transformer, contrast=contrast
+    )
     images = torch.rand(5, 3, 32, 32)
     with torch.inference_mode():
         found, expected = FoldedEncoder(network).encode(images), network.encode(images)

@@ -58,8 +58,11 @@ def test_nothing_but_the_files_is_left_and_the_model_is_as_before(exported):
 
 
 @pytest.mark.slow
-def test_a_transformer_and_switches_are_exported_as_encoder_and_rectifier(build_model, tmp_path):
+def test_transformer_switches_and_contrast_are_exported_as_encoder_and_rectifier(
+    build_model, tmp_path
+):
     options = {"size_px": 28, "channels": 3, "has_transformer": True, "unpooling": "switches"}
+    options["contrast"] = "local"
     model = build_model(**options)
     files = export_onnx(model, tmp_path)
     assert [one.path.name for one in files] == ["encoder.onnx", "rectifier.onnx"]

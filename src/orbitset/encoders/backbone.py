@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from orbitset.encoders.code_norm import CodeNorm, build_code_norm
+from orbitset.encoders.contrast import Contrast, build_contrast
 from orbitset.encoders.rectifying import check_images
 from orbitset.errors import ConfigError
 
@@ -40,10 +41,12 @@ class BackboneEncoder(nn.Module):
         channels: Sequence[int] = (16, 32, 64, 128),
         code_size: int = 1024,
         code_norm: CodeNorm = "none",
+        contrast: Contrast = "given",
     ) -> None:
         """`channels` are the widths of the decoder, the outermost first."""
         super().__init__()
         self.in_channels, self.size_px, self.code_size = in_channels, size_px, code_size
+        self.contrast = build_contrast(contrast, size_px)
         self.backbone = backbone
         self.code = nn.Linear(_num_features(backbone, in_channels, size_px), code_size)
         self.code_norm = build_code_norm(code_norm, code_size)
@@ -54,7 +57,7 @@ class BackboneEncoder(nn.Module):
     def encode(self, images_NCSS: Tensor) -> Tensor:
         """Codes (N, D) in float32."""
         self.check(images_NCSS)
-        codes = self.code(_features(self.backbone, images_NCSS))
+        codes = self.code(_features(self.backbone, self.contrast(images_NCSS)))
         normed: Tensor = self.code_norm(codes.float() if _is_half(codes) else codes)
         return normed
 

@@ -38,6 +38,7 @@ def _without_transformer(
             code_norm=config.code_norm,
             pool=config.pool,
             unpooling=config.unpooling,
+            contrast=config.contrast,
         )
     backbone = build_backbone(
         config.backbone,
@@ -53,4 +54,5 @@ def _without_transformer(
         channels=config.channels,
         code_size=config.code_size,
         code_norm=config.code_norm,
+        contrast=config.contrast,
     )

@@ -43,7 +43,8 @@ class FoldedEncoder:
         if self._transform is not None:
             images_NCSS = self._transform(images_NCSS)
         self._inner.check(images_NCSS)
-        features = images_NCSS.contiguous(memory_format=torch.channels_last)
+        seen = self._inner.contrast(images_NCSS)
+        features = seen.contiguous(memory_format=torch.channels_last)
         for index, (weight, bias) in enumerate(self._layers):
             features = F.conv2d(features, weight, bias, padding=1).relu_()
             if index % 2 == 1:

@@ -49,6 +49,7 @@ class FusedEncoder(nn.Module):
         model.check(images)
         if not model.training:
             raise RuntimeError("the fused pass is for training only")
+        images = model.contrast(images)
         with torch.cuda.device(images.device):
             self.plan.prepare(len(images), uses_decoder, images.requires_grad)
             parameters = self.plan.parameters(uses_decoder)

@@ -45,7 +45,8 @@ def unpool_copy(pooled_NChw: Tensor, size: int) -> Tensor:
     [[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0]]
     """
     if size == 2:
-        return F.interpolate(pooled_NChw, scale_factor=2, mode="nearest")
+        with torch.autocast(pooled_NChw.device.type, enabled=False):  # it would copy in float32
+            return F.interpolate(pooled_NChw, scale_factor=2, mode="nearest")
     return _spread(_spread(pooled_NChw, -1), -2)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.encoders.code_norm import CodeNorm, build_code_norm
+from orbitset.encoders.contrast import Contrast, build_contrast
 from orbitset.encoders.pooling import Unpooling
 from orbitset.encoders.tied_decoder import TiedDecoder
 from orbitset.encoders.vgg import VGGEncoder
@@ -35,6 +36,8 @@ class EncoderConfig:
     pool: int = 2
     """Side of the pooling windows, 2 or 4; the stride is 2 either way."""
     unpooling: Unpooling = "copy"
+    contrast: Contrast = "given"
+    """What it looks at: images as given, or local, how each place differs from what is around it"""
 
     def __post_init__(self) -> None:
         if not self.channels or min(self.channels) < 1:
@@ -47,6 +50,7 @@ class EncoderConfig:
             raise ConfigError(f"encoder.pool is {self.pool}; choose 2 or 4")
         check_choice("encoder.code_norm", self.code_norm, get_args(CodeNorm))
         check_choice("encoder.unpooling", self.unpooling, get_args(Unpooling))
+        check_choice("encoder.contrast", self.contrast, get_args(Contrast))
         if self.backbone != PAPERS:
             self._check_backbone()
         elif self.is_pretrained:
@@ -86,10 +90,12 @@ class RectifyingEncoder(nn.Module):
         code_norm: CodeNorm = "none",
         pool: int = 2,
         unpooling: Unpooling = "copy",
+        contrast: Contrast = "given",
     ) -> None:
         super().__init__()
         check_choice("code_norm", code_norm, get_args(CodeNorm))
         check_choice("unpooling", unpooling, get_args(Unpooling))
+        check_choice("contrast", contrast, get_args(Contrast))
         if pool not in (2, 4):
             raise ConfigError(f"pool is {pool}; choose 2 or 4")
         if size_px % (1 << len(channels)):
@@ -98,6 +104,7 @@ class RectifyingEncoder(nn.Module):
                 f"choose a canvas that is a multiple of {1 << len(channels)} px, or fewer channels"
             )
         self.in_channels, self.size_px, self.code_size = in_channels, size_px, code_size
+        self.contrast = build_contrast(contrast, size_px)
         self.encoder = VGGEncoder(
             in_channels=in_channels,
             size_px=size_px,
@@ -150,7 +157,7 @@ class RectifyingEncoder(nn.Module):
 
     def _encode(self, images: Tensor, *, keep_switches: bool) -> tuple[Tensor, list[Tensor]]:
         self.check(images)
-        images = images.contiguous(memory_format=torch.channels_last)
+        images = self.contrast(images).contiguous(memory_format=torch.channels_last)
         codes, switches = self.encoder(images, keep_switches=keep_switches)
         codes = codes.float() if codes.dtype in (torch.bfloat16, torch.float16) else codes
         return self.code_norm(codes), switches

@@ -16,11 +16,9 @@ from orbitset.config import with_settings
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.named import manifest_of
 from orbitset.datasets.table import ImageTable
-from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import DataError
 from orbitset.experiments.config import ObservedExperiment, PairsConfig
 from orbitset.experiments.faces import (
-    CHANNELS,
     CHOSEN,
     METHODS,
     Split,
@@ -29,6 +27,7 @@ from orbitset.experiments.faces import (
     chosen_methods,
     cut_down_mark,
     evaluated_often,
+    face_encoder,
     what_is_cut,
 )
 from orbitset.experiments.methods import objective_of
@@ -138,7 +137,7 @@ def _study(
                 data=data,
                 method=method,
                 orbits=replace(orbits, **batches_by(alike, method)),
-                encoder=EncoderConfig(channels=CHANNELS, code_size=1024),
+                encoder=face_encoder(),
                 train=TrainConfig(),
                 evaluation=replace(
                     evaluation, train=split.train, validation=split.validation, test=split.test

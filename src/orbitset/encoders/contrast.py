@@ -1,0 +1,53 @@
+"""How an encoder looks at images: as they are, or each place by how it differs from what is around it.
+
+Light changes a picture slowly from place to place, and its strength; what is left after the local mean is
+taken off and the rest divided by the local spread hardly knows of either. What is rectified is still the
+image as it was given.
+
+Shapes: N images of C x S x S.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Contrast = Literal["given", "local"]
+
+
+class LocalContrast(nn.Module):
+    """Each pixel less the mean of the square around it, in units of the standard deviation there.
+
+    Of two edges the one in a third of the light is hardly less of an edge to it:
+
+    >>> images = torch.zeros(2, 1, 16, 16)
+    >>> images[0, :, :, 8:], images[1, :, :, 8:] = 0.9, 0.3
+    >>> LocalContrast(size_px=16)(images)[:, 0, 8, 6:10].mul(100).round().tolist()
+    [[-62.0, -118.0, 118.0, 62.0], [-46.0, -89.0, 89.0, 46.0]]
+    """
+
+    def __init__(self, *, size_px: int, floor: float = 0.05) -> None:
+        """Squares have about a quarter of the image's side; `floor` is added to the standard deviation, so
+        that noise on a wall stays small."""
+        super().__init__()
+        self.reach_px, self.floor = max(1, size_px // 8), floor
+
+    def forward(self, images_NCSS: Tensor) -> Tensor:
+        with torch.autocast(images_NCSS.device.type, enabled=False):
+            centred = images_NCSS - self._around(images_NCSS)
+            spread = (self._around(centred.square()) + 1e-12).sqrt()
+            return centred / (spread + self.floor)
+
+    def _around(self, images_NCSS: Tensor) -> Tensor:
+        """The mean of what lies in each pixel's square, along one side after the other."""
+        reach, side = self.reach_px, 2 * self.reach_px + 1
+        for window, padding in (((1, side), (0, reach)), ((side, 1), (reach, 0))):
+            images_NCSS = F.avg_pool2d(
+                images_NCSS, window, stride=1, padding=padding, count_include_pad=False
+            )
+        return images_NCSS
+
+
+def build_contrast(kind: Contrast, size_px: int) -> nn.Module:
+    return LocalContrast(size_px=size_px) if kind == "local" else nn.Identity()

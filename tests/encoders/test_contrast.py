@@ -1,0 +1,93 @@
+import pytest
+import torch
+from torch import nn
+
+from orbitset.encoders import BackboneEncoder, EncoderConfig, RectifyingEncoder, build_encoder
+from orbitset.encoders.contrast import LocalContrast
+from orbitset.errors import ConfigError
+
+
+def _slowly(images, reach, floor):
+    """One pixel after the other, from the definition."""
+
+    def around(of):
+        means = torch.empty_like(of)
+        for row in range(of.shape[2]):
+            for column in range(of.shape[3]):
+                rows = slice(max(0, row - reach), row + reach + 1)
+                columns = slice(max(0, column - reach), column + reach + 1)
+                means[:, :, row, column] = of[:, :, rows, columns].mean((2, 3))
+        return means
+
+    centred = images - around(images)
+    return centred / (around(centred**2).sqrt() + floor)
+
+
+@pytest.mark.parametrize(("size_px", "reach"), [(4, 1), (16, 2), (28, 3)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_it_is_what_the_definition_says(size_px, reach, channels):
+    images = torch.rand(3, channels, size_px, size_px, dtype=torch.float64)
+    expected = _slowly(images, reach, 0.05)
+    torch.testing.assert_close(LocalContrast(size_px=size_px)(images), expected)
+
+
+def test_strength_and_a_slow_change_of_light_hardly_matter():
+    torch.manual_seed(0)
+    images = torch.rand(4, 1, 32, 32)
+    ramp = torch.linspace(0.4, 1.0, 32)
+    seen = LocalContrast(size_px=32)
+    found, expected = seen(images * ramp), seen(images)
+    assert (found - expected).square().mean() < 0.03 * expected.square().mean()
+    assert (images * ramp - images).square().mean() > 0.1 * images.square().mean()
+
+
+def test_a_flat_image_is_flat_and_has_finite_gradients():
+    images = torch.full((2, 1, 16, 16), 0.7, requires_grad=True)
+    seen = LocalContrast(size_px=16)(images)
+    seen.sum().backward()
+    assert seen.abs().max() < 1e-4 and images.grad.isfinite().all()
+
+
+def test_it_is_computed_in_float32_under_autocast():
+    images = torch.rand(2, 1, 16, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = LocalContrast(size_px=16)(images)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, LocalContrast(size_px=16)(images))
+
+
+def test_an_encoder_looks_at_contrast_and_rectifies_what_was_given():
+    torch.manual_seed(0)
+    given, local = (
+        build_encoder(
+            EncoderConfig(channels=(4, 8), code_size=16, contrast=contrast),
+            in_channels=1,
+            size_px=32,
+        ).eval()
+        for contrast in ("given", "local")
+    )
+    given.load_state_dict(local.state_dict())
+    images = torch.rand(3, 1, 32, 32)
+    expected = given.encode(LocalContrast(size_px=32)(images))
+    torch.testing.assert_close(local.encode(images), expected)
+    torch.testing.assert_close(local.rectify(images), given.decode(expected))
+    assert not torch.allclose(expected, given.encode(images), atol=1e-3)
+
+
+def test_other_networks_can_look_at_contrast_too():
+    backbone = nn.Flatten()
+    torch.manual_seed(0)
+    plain = BackboneEncoder(backbone, size_px=16, channels=(4,), code_size=8)
+    local = BackboneEncoder(backbone, size_px=16, channels=(4,), code_size=8, contrast="local")
+    local.load_state_dict(plain.state_dict())
+    images = torch.rand(3, 1, 16, 16)
+    torch.testing.assert_close(
+        local.encode(images), plain.encode(LocalContrast(size_px=16)(images))
+    )
+
+
+def test_an_unknown_contrast_is_refused():
+    with pytest.raises(ConfigError, match=r"encoder.contrast.*given.*local"):
+        EncoderConfig(contrast="global")
+    with pytest.raises(ConfigError, match="contrast"):
+        RectifyingEncoder(contrast="global")
