@@ -72,7 +72,7 @@ def test_only_the_first_split_of_a_method_keeps_pictures():
 def test_smaller_studies_say_what_is_cut():
     assert "20 people, 6 lights" in heads_study(is_small=True).cut_down
     cut = heads_study(methods=["oj", "ot"], images=1000).cut_down
-    assert cut == "cut down: 2 of 6 methods; 1,000 images per training instead of 600,000"
+    assert cut == "cut down: 2 of 6 methods; 1,000 images per training instead of 300,000"
     with pytest.raises(ConfigError, match="seeds is 0"):
         heads_study(seeds=0)
 

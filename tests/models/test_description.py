@@ -1,11 +1,13 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from orbitset.config import from_dict, to_dict
+from orbitset.encoders import EncoderConfig
 from orbitset.errors import ConfigError
 from orbitset.models import load_model_folder, save_model_folder
-from orbitset.models.description import Description, Input, identify
+from orbitset.models.description import Description, Input, Network, identify
 
 
 def test_it_goes_to_json_and_back(build_model):
@@ -39,9 +41,19 @@ def test_the_id_is_told_by_all_that_decides_the_codes(build_model):
     assert identify(other, about.network, about.input) != first
     for network, shown in (
         (replace(about.network, encoder=replace(about.network.encoder, pool=4)), about.input),
+        (
+            replace(about.network, encoder=replace(about.network.encoder, contrast="local")),
+            about.input,
+        ),
         (about.network, replace(about.input, image_px=12)),
     ):
         assert identify(weights, network, shown) != first
+
+
+def test_a_setting_that_is_new_leaves_the_ids_of_old_models():
+    weights = {"weight": torch.arange(4.0)}
+    network, shown = Network(encoder=EncoderConfig()), Input(channels=1, size_px=64)
+    assert identify(weights, network, shown) == "b4130b0b96d89716"  # before encoders had a contrast
 
 
 def test_a_copy_of_a_model_has_its_id(build_model, tmp_path):

@@ -26,7 +26,7 @@ from orbitset.orbits.observed import ObservedConfig, OnProblem
 METHODS: tuple[Method, ...] = ("OJ", "EX", "OT", "OE", "ST", "AE")
 COMPARED: tuple[Method, ...] = ("OJ", "EX", "OT", "OE")
 """Those of the paper's table"""
-IMAGES = 600_000
+IMAGES = 300_000
 """Shown in every training"""
 SMALL_IMAGES = 60_000
 _SPHERE = ("encoder.code_norm=sphere", "train.learning_rate=0.003")
@@ -133,8 +133,8 @@ def faces(
 
 
 def face_encoder(channels: tuple[int, ...] = CHANNELS) -> EncoderConfig:
-    """The paper's network. It looks at local contrast, whatever the method: orbits differ in light, and nothing
-    in any loss brings the lights of a person together."""
+    """The paper's network. Whatever the method, it looks at local contrast: no loss brings the lights of a
+    person together (docs/decisions/0009)."""
     return EncoderConfig(channels=channels, code_size=1024, contrast="local")
 
 

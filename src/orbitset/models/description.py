@@ -127,6 +127,8 @@ def identify(weights: Mapping[str, Tensor], network: Network, shown: Input) -> s
     del described["encoder"]["is_pretrained"]
     if network.encoder.backbone == PAPERS:  # as before there were others
         del described["encoder"]["backbone"]
+    if network.encoder.contrast == "given":  # as before there was another
+        del described["encoder"]["contrast"]
     digest = hashlib.sha256(repr((described, to_dict(shown))).encode())
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
