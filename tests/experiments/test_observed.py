@@ -140,6 +140,9 @@ def test_figures_have_their_queries_with_targets_and_answers(finished):
             assert arrays[name].shape == arrays["query"].shape
             assert arrays[name].dtype == np.uint8
         assert arrays["is_hit"].mean() == finished.records()[-1]["top1"]["mean"]
+        wrong = np.flatnonzero(~arrays["is_hit"])[:2]  # all queries are among those asked here
+        for name in ("query", "canonical", "nearest", "rectified"):
+            assert len(wrong) and np.array_equal(arrays[f"mistake_{name}"], arrays[name][wrong])
         assert arrays["members"].shape == (4, 3, 1, 16, 16)
         assert arrays["tsne"].shape == (36, 2)
         assert set(arrays["tsne_labels"]) == set(range(6))

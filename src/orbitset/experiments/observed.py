@@ -40,6 +40,7 @@ from orbitset.seeds import stream
 MEASURES = ("auc", "top1")
 _ENCODE_BATCH = 500
 _STRIP_ROWS = 4
+_MISTAKES = 2
 _MOST_TSNE_POINTS = 2_600
 
 
@@ -260,15 +261,27 @@ class ObservedTask:
         return {"tsne": points, "tsne_labels": codes.labels}
 
     def _pictures(self, model: Encoder, encode: Encode, test: ObservedImages) -> dict[str, Tensor]:
-        """Random queries with their targets, what was found for them and what is decoded from them."""
+        """Random queries with their targets, what was found for them and what is decoded from them; and the
+        first mistakes in the order of all queries, since there may be none among those."""
         found = self.retrieved(self.encode(encode, test), test)
         answerable = found.answerable_Q.nonzero().squeeze(1).cpu()
         generator = stream("pictures", self.config.evaluation.seed)
-        order = torch.randperm(len(answerable), generator=generator)
-        queries = answerable[order[: self.config.evaluation.pictures]]
+        order = answerable[torch.randperm(len(answerable), generator=generator)]
+        nearest_Q, is_hit_Q = found.nearest_QK[:, 0].cpu(), found.is_hit_QK[:, 0].cpu()
         orbits = self._orbits(test)
         orbit_N = group_orbits(dict(test.factors), self.config.orbits.orbit)[0]
-        nearest = found.nearest_QK[queries.to(found.nearest_QK.device), 0].cpu()
+
+        def shown(queries: Tensor) -> dict[str, Tensor]:
+            targets = orbits.canonical_row_N.cpu()[orbit_N[queries]]
+            return {
+                "query": test.images[queries],
+                "canonical": test.images[targets],
+                "nearest": test.images[nearest_Q[queries]],
+                "rectified": to_uint8(model.rectify(self._shown(test.images[queries]))),
+            }
+
+        asked = order[: self.config.evaluation.pictures]
+        mistakes = order[~is_hit_Q[order]][:_MISTAKES]
         strips = torch.arange(min(_STRIP_ROWS, len(orbits)))
         widest = int(orbits.size_N.min())
         members = [
@@ -277,14 +290,13 @@ class ObservedTask:
             )
             for strip in strips
         ]
-        return {
-            "query": test.images[queries],
-            "canonical": test.images[orbits.canonical_row_N.cpu()[orbit_N[queries]]],
-            "nearest": test.images[nearest],
-            "is_hit": found.is_hit_QK[queries.to(found.is_hit_QK.device), 0].cpu(),
-            "rectified": to_uint8(model.rectify(self._shown(test.images[queries]))),
+        arrays = shown(asked) | {
+            "is_hit": is_hit_Q[asked],
             "members": to_uint8(torch.stack(members)),
         }
+        if len(mistakes):
+            arrays |= {f"mistake_{name}": images for name, images in shown(mistakes).items()}
+        return arrays
 
 
 def _check_orbits(seen: ObservedImages, orbit: tuple[str, ...], split_by: str) -> None:

@@ -1,7 +1,7 @@
 """The page of runs on observed orbits, of one or of a whole study: verification and retrieval."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,8 @@ _AT_END = "Scored at the end of training; the s.d. is over splits of the data, e
 _RULE = (
     "Of queries that were drawn at random, in their order: the first six where OJ and EX are both right; "
     "then the first two where only OJ is, where only EX is, and where both are wrong, as far as there are "
-    "any. Green frames are right, red ones wrong."
+    "any. If one of them makes no mistake among these, its first in the order of all queries follow, without "
+    "the other's answer. Green frames are right, red ones wrong."
 )
 
 
@@ -180,15 +181,11 @@ def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarr
         drawn = figures.image_rows(rows, hits)
         shown.append(section("Retrieval", shown_in.show("retrieval", drawn, _RULE)))
     elif "OJ" in found:
-        chosen = _first(found["OJ"]["is_hit"], 8) + _first(~found["OJ"]["is_hit"], 2)
-        names = {"canonical": "canonical", "query": "query", "OJ's top-1": "nearest"}
-        drawn = figures.image_rows(
-            [(label, found["OJ"][name][chosen]) for label, name in names.items()],
-            {"OJ's top-1": found["OJ"]["is_hit"][chosen]},
-        )
+        rows, hits = _answers_of(found["OJ"])
         caption = (
             "The first eight random queries that OJ answers right, and the first two it does not."
         )
+        drawn = figures.image_rows(rows, hits)
         shown.append(section("Retrieval", shown_in.show("retrieval", drawn, caption)))
     decoded = [(label, found[label]["rectified"]) for label in ("AE", "OE", "OJ") if label in found]
     if decoded:
@@ -200,28 +197,54 @@ def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarr
     return "".join(shown)
 
 
+Rows = list[tuple[str, Sequence[np.ndarray | None]]]
+Hits = dict[str, Sequence[bool | None]]
+_OJS, _EXS = "OJ's top-1", "EX's top-1"
+
+
+def _answers_of(oj: Mapping[str, np.ndarray]) -> tuple[Rows, Hits]:
+    right, wrong = _first(oj["is_hit"], 8), _first(~oj["is_hit"], 2)
+    rows: Rows = []
+    for label, name in (("canonical", "canonical"), ("query", "query"), (_OJS, "nearest")):
+        mistakes = oj[name][wrong] if wrong else oj.get(f"mistake_{name}", ())
+        rows.append((label, [*oj[name][right], *mistakes]))
+    return rows, {_OJS: [at < len(right) for at in range(len(rows[0][1]))]}
+
+
 def _retrieval_rows(
     oj: Mapping[str, np.ndarray], ex: Mapping[str, np.ndarray]
-) -> tuple[list[tuple[str, np.ndarray]], dict[str, np.ndarray]]:
+) -> tuple[Rows, Hits]:
     # heads that two kinds of devices rendered may differ by a grey level
     difference = np.abs(oj["query"].astype(float) - ex["query"].astype(float)).mean()
     if oj["query"].shape != ex["query"].shape or difference > 1:
         raise ValueError("OJ and EX were asked different queries")
     is_oj, is_ex = oj["is_hit"], ex["is_hit"]
-    chosen = [
+    both = [
         *_first(is_oj & is_ex, 6),
         *_first(is_oj & ~is_ex, 2),
         *_first(~is_oj & is_ex, 2),
         *_first(~is_oj & ~is_ex, 2),
     ]
-    rows = [
-        ("canonical", oj["canonical"][chosen]),
-        ("query", oj["query"][chosen]),
-        ("OJ's top-1", oj["nearest"][chosen]),
-        ("EX's top-1", ex["nearest"][chosen]),
-        ("rectified", oj["rectified"][chosen]),
-    ]
-    return rows, {"OJ's top-1": is_oj[chosen], "EX's top-1": is_ex[chosen]}
+    images: dict[str, list[np.ndarray | None]] = {
+        "canonical": [*oj["canonical"][both]],
+        "query": [*oj["query"][both]],
+        _OJS: [*oj["nearest"][both]],
+        _EXS: [*ex["nearest"][both]],
+        "rectified": [*oj["rectified"][both]],
+    }
+    hits: dict[str, list[bool | None]] = {_OJS: is_oj[both].tolist(), _EXS: is_ex[both].tolist()}
+    for own, other, arrays in ((_OJS, _EXS, oj), (_EXS, _OJS, ex)):
+        if False in hits[own]:
+            continue
+        for at in range(len(arrays.get("mistake_query", ()))):
+            for name in ("canonical", "query"):
+                images[name].append(arrays[f"mistake_{name}"][at])
+            images[own].append(arrays["mistake_nearest"][at])
+            images[other].append(None)
+            images["rectified"].append(arrays["mistake_rectified"][at] if own == _OJS else None)
+            hits[own].append(False)
+            hits[other].append(None)
+    return list(images.items()), dict(hits)
 
 
 def _first(chosen: np.ndarray, most: int) -> list[int]:

@@ -179,10 +179,11 @@ def image_columns(columns: Sequence[tuple[str, np.ndarray]]) -> Figure:
 
 
 def image_rows(
-    rows: Sequence[tuple[str, np.ndarray]], hits: Mapping[str, np.ndarray] | None = None
+    rows: Sequence[tuple[str, Sequence[np.ndarray | None] | np.ndarray]],
+    hits: Mapping[str, Sequence[bool | None]] | None = None,
 ) -> Figure:
-    """Labelled rows of images, (columns, channels, height, width) uint8 each. Rows that `hits` names are
-    framed by whether each image is right."""
+    """Labelled rows of images, (channels, height, width) uint8 each, or None for an empty place. Rows that
+    `hits` names are framed by whether each image is right."""
     columns = len(rows[0][1])
     label_in = 1.0
     size = (label_in + columns * _CELL_IN, len(rows) * _CELL_IN)
@@ -191,6 +192,8 @@ def image_rows(
         bottom = 1 - (row + 1) / len(rows)
         figure.text(0, bottom + 0.5 / len(rows), label, va="center", fontsize=10, color=_INK)
         for column, image in enumerate(images):
+            if image is None:
+                continue
             left = (label_in + column * _CELL_IN) / size[0]
             box = (left, bottom, 0.94 * _CELL_IN / size[0], 0.94 / len(rows))
             axes = figure.add_axes(box)
