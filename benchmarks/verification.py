@@ -1,7 +1,7 @@
 """Exact AUC over all pairs and top-1 retrieval, ours beside others: `python benchmarks/verification.py`.
 
-README.md in this folder says how it is measured. As for mining, the main process never imports torch: each
-side lives in a process of its own, and the two take turns.
+README.md in this folder says how it is measured. As for mining, each side lives in a process of its own,
+and the two take turns; on the CPU the main process never imports torch.
 """
 
 import argparse
@@ -275,6 +275,10 @@ def main() -> int:
         print("\nhint: pip install -e '.[bench]', or use `make bench`", file=sys.stderr)
         return 1
     result |= {"seed": SEED, "noise": NOISE, "device": options.device}
+    if not is_cpu:
+        import torch
+
+        result["hardware"]["gpu"] = torch.cuda.get_device_name()
     jobs = [(task, num) for num in options.sizes for task in COMPARED]
     jobs += [(task, options.whole) for task in ALONE if options.whole]
     rows: list[dict[str, Any]] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.cli.main import command_names
+from orbitset.experiments.faces import PAPER
 from orbitset.experiments.reproduce import Asked, study_of
 from orbitset.experiments.study import Study, stored_study
 from orbitset.experiments.summary import summarise
@@ -49,8 +50,36 @@ def recorded(name: str) -> str:
             return training_speed()
         case "training-speed-in-short":
             return training_speed_in_short()
+        case "heads" | "pie32" | "pointing04":
+            return faces_table(name)
         case _:
             return study_table(name)
+
+
+def faces_table(name: str) -> str:
+    """Verification and retrieval of each method on observed orbits."""
+    run = Run(ROOT / "results" / name)
+    study = stored_study(run)
+    found = summarise(run, study)
+    measured = {(row["method"], row["metric"]): row for row in found["rows"]}
+    has_paper = name == "heads"
+    head = ["method", "AUC", "p", "top-1", "p", "trainings", "time"]
+    head += ["the paper on Multi-PIE"] if has_paper else []
+    lines = [" | ".join(head), "|".join(["---"] * len(head))]
+    for label in dict.fromkeys(row["method"] for row in ordered(found["rows"])):
+        auc, top1 = (measured[label, metric] for metric in ("auc", "top1"))
+        cells = [NAMES.get(label, label)]
+        for row in (auc, top1):
+            cells += [format_value(row), format_p(row["p_corrected"])]
+        if label in found["seconds"]:
+            cells += [str(row["n"] * row["seeds"]), f"{found['seconds'][label] / 60:.0f} min"]
+        else:
+            cells += ["", ""]
+        if has_paper:
+            paper = PAPER.get(label, {})
+            cells.append(", ".join(f"{paper[m]['mean']:.2f}" for m in ("auc", "top1") if paper))
+        lines.append(" | ".join(cells))
+    return _with_origin(name, study, found, lines)
 
 
 def study_table(name: str) -> str:
@@ -71,8 +100,13 @@ def study_table(name: str) -> str:
         else:
             cells += [""] * 4
         lines.append(" | ".join(cells))
+    return _with_origin(name, study, found, lines)
+
+
+def _with_origin(name: str, study: Study, found: dict[str, Any], lines: list[str]) -> str:
+    """The table, and below it what it was made with and whether the command has changed since."""
     table = "\n".join(f"| {line} |" for line in lines)
-    mark = rows[0]["cut_down"]
+    mark = found["rows"][0]["cut_down"]
     said = _hardware(found["environments"]) + (f" **{mark[0].upper()}{mark[1:]}.**" if mark else "")
     if changed := _changed_since(name, study):
         said += f" **Recorded with other settings than the command has now: {_listed(changed)}.**"
