@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from orbitset.encoders import EncoderConfig, build_encoder
+from orbitset.encoders.contrast import Contrast
 from orbitset.losses import LossConfig, build_loss
 from orbitset.losses.methods import Method
 from orbitset.orbits import ObservedOrbits, OrbitBatches
@@ -43,6 +44,8 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     learning_rate : at its peak.
     margin_fraction, discriminate_weight : of the triplet term, see `LossConfig`.
     classify_weight : of the labels `y` that are given beside orbits, which may be known for some only.
+    contrast : what the network looks at, images as `given`, or `local`, how each place differs from what is
+        around it.
     image_shape : (H, W) or (H, W, C) of images that come as rows of features; without it rows are laid into
         the smallest square that holds them.
     random_state : of weights and batches.
@@ -74,6 +77,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         margin_fraction: float = 0.4,
         discriminate_weight: float = 1.0,
         classify_weight: float = 0.0,
+        contrast: Contrast = "given",
         image_shape: tuple[int, ...] | None = None,
         random_state: Any = None,
         device: str = "cpu",
@@ -88,6 +92,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.margin_fraction = margin_fraction
         self.discriminate_weight = discriminate_weight
         self.classify_weight = classify_weight
+        self.contrast = contrast
         self.image_shape = image_shape
         self.random_state = random_state
         self.device = device
@@ -140,7 +145,10 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             torch.manual_seed(seed)
             network = build_encoder(
                 EncoderConfig(
-                    channels=tuple(self.channels), code_size=self.code_size, code_norm="sphere"
+                    channels=tuple(self.channels),
+                    code_size=self.code_size,
+                    code_norm="sphere",
+                    contrast=self.contrast,
                 ),
                 in_channels=shown.shape[1],
                 size_px=shown.shape[-1],

@@ -41,19 +41,22 @@ def test_strength_and_a_slow_change_of_light_hardly_matter():
     assert (images * ramp - images).square().mean() > 0.1 * images.square().mean()
 
 
-def test_a_flat_image_is_flat_and_has_finite_gradients():
-    images = torch.full((2, 1, 16, 16), 0.7, requires_grad=True)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_flat_image_is_flat_and_has_finite_gradients(dtype):
+    images = torch.full((2, 1, 16, 16), 0.75, dtype=dtype, requires_grad=True)
     seen = LocalContrast(size_px=16)(images)
     seen.sum().backward()
     assert seen.abs().max() < 1e-4 and images.grad.isfinite().all()
 
 
-def test_it_is_computed_in_float32_under_autocast():
-    images = torch.rand(2, 1, 16, 16)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_it_is_computed_in_float32(dtype):
+    images = torch.rand(2, 1, 16, 16).to(dtype)
+    expected = LocalContrast(size_px=16)(images.float())
     with torch.autocast("cpu", torch.bfloat16):
         found = LocalContrast(size_px=16)(images)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, LocalContrast(size_px=16)(images))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, expected.to(dtype))
 
 
 def test_an_encoder_looks_at_contrast_and_rectifies_what_was_given():
@@ -91,3 +94,10 @@ def test_an_unknown_contrast_is_refused():
         EncoderConfig(contrast="global")
     with pytest.raises(ConfigError, match="contrast"):
         RectifyingEncoder(contrast="global")
+    with pytest.raises(ConfigError, match="contrast"):
+        BackboneEncoder(nn.Flatten(), size_px=16, channels=(4,), code_size=8, contrast=None)
+
+
+def test_weights_of_others_are_shown_what_they_expect():
+    with pytest.raises(ConfigError, match="timm:resnet18 expect images as they are given"):
+        EncoderConfig(backbone="timm:resnet18", is_pretrained=True, contrast="local")

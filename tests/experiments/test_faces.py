@@ -55,6 +55,7 @@ def test_the_whole_study_has_every_method_and_one_budget():
         per_epoch = 129 * 20 * 13 * len(line.config.evaluation.train)
         assert line.config.train.epochs * per_epoch == pytest.approx(IMAGES)
         assert line.config.encoder.channels == (64, 128, 256, 512)
+        assert line.config.encoder.contrast == "local"
         assert line.config.evaluation.exclude == ("view", "light")
     assert not any(line.paper for line in study.lines), "the paper's numbers are of other images"
 

@@ -38,6 +38,8 @@ def test_identities_are_split_in_five_ways_and_never_shared(pie32):
         assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [4, 2, 2]
     assert len({parts.train for parts in splits.values()}) > 1
     assert study.labels == ["OJ", "EX", "OT", "OE", "ST", "AE"]
+    assert [line.config.orbits.alike for line in study.lines[:3]] == ["flash", None, "flash"]
+    assert {line.config.encoder.contrast for line in study.lines} == {"local"}
 
 
 def test_nothing_of_pie32_is_kept(pie32):
@@ -57,7 +59,8 @@ def test_pointing04_is_trained_on_each_session_with_three_seeds(tmp_path):
     evaluation = study.lines[0].config.evaluation
     assert (evaluation.train, evaluation.validation, evaluation.test) == (("1",), (), ("2",))
     assert not study.lines[0].config.is_private
-    assert [line.config.orbits.alike for line in study.lines[:3]] == ["tilt", None, "tilt"]
+    assert {line.config.orbits.alike for line in study.lines} == {None}
+    assert {line.config.encoder.contrast for line in study.lines} == {"given"}
 
 
 def test_wrong_folders_are_named(tmp_path):

@@ -337,6 +337,9 @@ def test_a_training_begins_with_the_weights_of_a_model(tmp_path):
         json.loads((tmp_path / name / "model.json").read_text()) for name in ("first", "second")
     ]
     assert about[1]["trained"]["init"] == about[0]["id"]
+    for setting in ("encoder.contrast=local", "encoder.code_norm=unit", "encoder.pool=4"):
+        with pytest.raises(ConfigError, match=rf"another network .*{setting.partition('=')[0]}"):
+            train(with_settings(begun, [setting]), Run(tmp_path / "third"))
     shutil.rmtree(tmp_path / "first")  # it is not needed any more
     results = train(begun, Run(tmp_path / "second"), resume=True)
     assert "begun with" in {row["method"] for row in results["rows"]}

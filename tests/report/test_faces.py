@@ -58,10 +58,12 @@ def test_of_ex_nothing_is_decoded():
 
 
 @pytest.mark.parametrize("hits", [[True, True, False, True], [True] * 4])
-def test_oj_alone_shows_right_ones_and_then_mistakes(hits):
-    rows, marks = _answers_of(_arrays(hits, 0, mistakes=2))
+@pytest.mark.parametrize("is_old", [False, True])
+def test_oj_alone_shows_right_ones_and_then_mistakes(hits, is_old):
+    rows, marks = _answers_of(_arrays(hits, 0, mistakes=0 if is_old else 2))
     shown = {name: _numbers(images) for name, images in rows}
-    wrong = [12] if False in hits else [201, 201]
+    among = [10 + at for at, hit in enumerate(hits) if not hit]
+    wrong = among if is_old else [201, 201]
     assert shown["query"] == [10 + at for at, hit in enumerate(hits) if hit] + wrong
     assert marks["OJ's top-1"] == [True] * sum(hits) + [False] * len(wrong)
 

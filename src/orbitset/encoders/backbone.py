@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from orbitset.encoders.code_norm import CodeNorm, build_code_norm
 from orbitset.encoders.contrast import Contrast, build_contrast
+from orbitset.encoders.pooling import repeated
 from orbitset.encoders.rectifying import check_images
 from orbitset.errors import ConfigError
 
@@ -105,7 +106,7 @@ class FreeDecoder(nn.Module):
     def forward(self, codes_ND: Tensor) -> Tensor:
         features = F.relu(self.top_norm(self.top(codes_ND).unflatten(1, self.top_shape)))
         for side, conv, norm in zip(self.sides, self.convs, self.norms, strict=True):
-            features = F.relu(norm(conv(F.interpolate(features, size=(side, side)))))
+            features = F.relu(norm(conv(repeated(features, side, side))))
         images: Tensor = self.last(features)
         return images
 

@@ -1,17 +1,17 @@
 """How an encoder looks at images: as they are, or each place by how it differs from what is around it.
 
-Light changes a picture slowly from place to place, and its strength; what is left after the local mean is
-taken off and the rest divided by the local spread hardly knows of either. What is rectified is still the
-image as it was given.
+Light changes how bright a picture is, and slowly from place to place. The local mean takes off much of that,
+and the local spread its strength. What is rectified is still the image as it was given.
 
 Shapes: N images of C x S x S.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from orbitset.errors import check_choice
 
 Contrast = Literal["given", "local"]
 
@@ -19,8 +19,9 @@ Contrast = Literal["given", "local"]
 class LocalContrast(nn.Module):
     """Each pixel less the mean of the square around it, in units of the standard deviation there.
 
-    Of two edges the one in a third of the light is hardly less of an edge to it:
+    Of two edges, one in a third of the light of the other:
 
+    >>> import torch
     >>> images = torch.zeros(2, 1, 16, 16)
     >>> images[0, :, :, 8:], images[1, :, :, 8:] = 0.9, 0.3
     >>> LocalContrast(size_px=16)(images)[:, 0, 8, 6:10].mul(100).round().tolist()
@@ -28,16 +29,17 @@ class LocalContrast(nn.Module):
     """
 
     def __init__(self, *, size_px: int, floor: float = 0.05) -> None:
-        """Squares have about a quarter of the image's side; `floor` is added to the standard deviation, so
-        that noise on a wall stays small."""
+        """Squares reach an eighth of the image's side to each side of a pixel; `floor` is added to the
+        standard deviation, so that noise on a wall stays small."""
         super().__init__()
         self.reach_px, self.floor = max(1, size_px // 8), floor
 
     def forward(self, images_NCSS: Tensor) -> Tensor:
-        with torch.autocast(images_NCSS.device.type, enabled=False):
-            centred = images_NCSS - self._around(images_NCSS)
-            spread = (self._around(centred.square()) + 1e-12).sqrt()
-            return centred / (spread + self.floor)
+        given = images_NCSS.dtype
+        images_NCSS = images_NCSS.float() if given.itemsize < 4 else images_NCSS
+        centred = images_NCSS - self._around(images_NCSS)
+        spread = (self._around(centred.square()) + 1e-12).sqrt()
+        return (centred / (spread + self.floor)).to(given)
 
     def _around(self, images_NCSS: Tensor) -> Tensor:
         """The mean of what lies in each pixel's square, along one side after the other."""
@@ -50,4 +52,5 @@ class LocalContrast(nn.Module):
 
 
 def build_contrast(kind: Contrast, size_px: int) -> nn.Module:
+    check_choice("contrast", kind, get_args(Contrast))
     return LocalContrast(size_px=size_px) if kind == "local" else nn.Identity()

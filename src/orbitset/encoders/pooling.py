@@ -38,6 +38,14 @@ def max_pool_with_switches(images_NCHW: Tensor, size: int) -> tuple[Tensor, Tens
     return largest, switch
 
 
+def repeated(images_NChw: Tensor, height: int, width: int) -> Tensor:
+    """Each value as often as it takes to fill images of that size."""
+    if images_NChw.device.type != "cuda":
+        return F.interpolate(images_NChw, size=(height, width), mode="nearest")
+    with torch.autocast("cuda", enabled=False):  # which would do it in float32
+        return F.interpolate(images_NChw, size=(height, width), mode="nearest")
+
+
 def unpool_copy(pooled_NChw: Tensor, size: int) -> Tensor:
     """Each value in all cells of its window; where windows overlap, their mean.
 
@@ -45,8 +53,8 @@ def unpool_copy(pooled_NChw: Tensor, size: int) -> Tensor:
     [[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0]]
     """
     if size == 2:
-        with torch.autocast(pooled_NChw.device.type, enabled=False):  # it would copy in float32
-            return F.interpolate(pooled_NChw, scale_factor=2, mode="nearest")
+        height, width = pooled_NChw.shape[-2:]
+        return repeated(pooled_NChw, 2 * height, 2 * width)
     return _spread(_spread(pooled_NChw, -1), -2)
 
 

@@ -63,6 +63,11 @@ class EncoderConfig:
             raise ConfigError(
                 f"encoder.backbone is {name!r}; give vgg, timm:NAME or package.module:Class"
             )
+        if self.is_pretrained and self.contrast != "given":
+            raise ConfigError(
+                f"weights that timm has for {name} expect images as they are given; "
+                "leave encoder.contrast=given"
+            )
         if self.is_pretrained and not is_timm:
             raise ConfigError(f"encoder.is_pretrained is for networks of timm, not for {name}")
         if self.pool != 2 or self.unpooling != "copy":
@@ -95,7 +100,6 @@ class RectifyingEncoder(nn.Module):
         super().__init__()
         check_choice("code_norm", code_norm, get_args(CodeNorm))
         check_choice("unpooling", unpooling, get_args(Unpooling))
-        check_choice("contrast", contrast, get_args(Contrast))
         if pool not in (2, 4):
             raise ConfigError(f"pool is {pool}; choose 2 or 4")
         if size_px % (1 << len(channels)):

@@ -3,12 +3,15 @@
 pie32: CMU PIE in aligned crops of 32 pixels, 66 people x 5 cameras x 21 flashes. Its labels were inferred
 from the order of files; an independent check recovered 97 % of the cameras, so that 3 % are uncertain. It may
 not be shown: nothing is kept from which a face could be seen.
-pointing04: INRIA's head poses, 15 people x 2 sessions x 93 poses, crops of 64 pixels.
+pointing04: INRIA's head poses, 15 people x 2 sessions x 93 poses, crops of 64 pixels. Batches are those that
+`orbitset train` chooses for it.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,9 +19,11 @@ from orbitset.config import with_settings
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.named import manifest_of
 from orbitset.datasets.table import ImageTable
+from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import DataError
 from orbitset.experiments.config import ObservedExperiment, PairsConfig
 from orbitset.experiments.faces import (
+    CHANNELS,
     CHOSEN,
     METHODS,
     Split,
@@ -30,7 +35,7 @@ from orbitset.experiments.faces import (
     face_encoder,
     what_is_cut,
 )
-from orbitset.experiments.methods import objective_of
+from orbitset.experiments.methods import Method, objective_of
 from orbitset.experiments.study import Line, Study
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.seeds import stream
@@ -72,7 +77,8 @@ def pie32_study(
         methods=methods,
         images=images,
         seeds=seeds,
-        alike="flash",
+        encoder=face_encoder(),
+        batches=functools.partial(batches_by, "flash"),
         is_private=True,
     )
 
@@ -99,7 +105,8 @@ def pointing04_study(
         methods=methods,
         images=images,
         seeds=seeds,
-        alike="tilt",
+        encoder=EncoderConfig(channels=CHANNELS, code_size=1024),  # there is one light
+        batches=lambda _: {"orbits_per_batch": 6, "members_per_batch": 13},
     )
 
 
@@ -122,7 +129,8 @@ def _study(
     methods: Sequence[str] | None,
     images: int | None,
     seeds: int,
-    alike: str,
+    encoder: EncoderConfig,
+    batches: Callable[[Method], dict[str, Any]],
     is_private: bool = False,
 ) -> Study:
     check_seeds(seeds)
@@ -136,8 +144,8 @@ def _study(
                 name=name,
                 data=data,
                 method=method,
-                orbits=replace(orbits, **batches_by(alike, method)),
-                encoder=face_encoder(),
+                orbits=replace(orbits, **batches(method)),
+                encoder=encoder,
                 train=TrainConfig(),
                 evaluation=replace(
                     evaluation, train=split.train, validation=split.validation, test=split.test

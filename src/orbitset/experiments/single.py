@@ -91,7 +91,7 @@ def train(
     batches = task.batches
     model = build_model(config, task)
     if config.init is not None and not (resume and run.exists):
-        _begin_with(model, config.init)
+        _begin_with(model, config.encoder, config.init)
     model = model.to(device)
     loss = _seeded(
         "loss",
@@ -236,6 +236,11 @@ def load_run(
     config = read_experiment(run.config)
     if not config.keeps_weights:
         raise RunError(f"{run.path} is of private images, so that its weights were not kept")
+    if not (run / "model.safetensors").is_file():  # before images are decoded or rendered
+        raise RunError(
+            f"there are no weights at {run / 'model.safetensors'}: the run is not finished, or they were "
+            "not kept"
+        )
     task = build_task(config, device)
     model = build_model(config, task)
     load_model(run / "model.safetensors", model)
@@ -267,12 +272,15 @@ def _num_classes(labels: Tensor | None) -> int:
     return 0 if labels is None else int(labels.max()) + 1
 
 
-def _begin_with(model: Encoder, folder: str) -> None:
-    begun = load_model_folder(folder).network.state_dict()
-    own = model.state_dict()
-    if {name: each.shape for name, each in begun.items()} != {n: e.shape for n, e in own.items()}:
+def _begin_with(model: Encoder, encoder: EncoderConfig, folder: str) -> None:
+    given = load_model_folder(folder)
+    begun, own = given.network.state_dict(), model.state_dict()
+    had = given.description.network.encoder
+    other = differences(replace(had, is_pretrained=False), replace(encoder, is_pretrained=False))
+    if other or {n: e.shape for n, e in begun.items()} != {n: e.shape for n, e in own.items()}:
+        what = f" (encoder.{'; encoder.'.join(other)})" if other else ""
         raise ConfigError(
-            f"the model in {folder} is another network than the one that is to be trained",
+            f"the model in {folder} is another network than the one that is to be trained{what}",
             hint="leave the encoder's settings and the size of the images as the model has them",
         )
     model.load_state_dict(begun)

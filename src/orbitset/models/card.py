@@ -28,7 +28,8 @@ def describe_card(about: Description) -> str:
         "rectified image: what was shown, in its canonical pose",
         f"- **Learned from** {trained.data}, method {trained.method}, {trained.images:,} images shown, "
         f"seed {trained.seed}" + (f", begun with model {trained.init}" if trained.init else ""),
-        f"- **Network** {encoder.backbone}{' behind a spatial transformer' * about.network.has_transformer}",
+        f"- **Network** {encoder.backbone}{' behind a spatial transformer' * about.network.has_transformer}"
+        + (", looks at local contrast" if encoder.contrast == "local" else ""),
         f"- **Id** {about.id}",
         "",
         "```python",

@@ -20,6 +20,9 @@ from orbitset.report.study import (
 from orbitset.report.tables import metric_name
 from orbitset.runs import Run
 
+Rows = list[tuple[str, Sequence[np.ndarray | None]]]
+Hits = dict[str, Sequence[bool | None]]
+_OJS, _EXS = "OJ's top-1", "EX's top-1"
 MEASURES = ("auc", "top1")
 _COLUMNS = 10
 _HOW = (
@@ -197,16 +200,11 @@ def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarr
     return "".join(shown)
 
 
-Rows = list[tuple[str, Sequence[np.ndarray | None]]]
-Hits = dict[str, Sequence[bool | None]]
-_OJS, _EXS = "OJ's top-1", "EX's top-1"
-
-
 def _answers_of(oj: Mapping[str, np.ndarray]) -> tuple[Rows, Hits]:
     right, wrong = _first(oj["is_hit"], 8), _first(~oj["is_hit"], 2)
     rows: Rows = []
     for label, name in (("canonical", "canonical"), ("query", "query"), (_OJS, "nearest")):
-        mistakes = oj[name][wrong] if wrong else oj.get(f"mistake_{name}", ())
+        mistakes = oj.get(f"mistake_{name}", oj[name][wrong])
         rows.append((label, [*oj[name][right], *mistakes]))
     return rows, {_OJS: [at < len(right) for at in range(len(rows[0][1]))]}
 
