@@ -101,3 +101,13 @@ def test_an_unknown_contrast_is_refused():
 def test_weights_of_others_are_shown_what_they_expect():
     with pytest.raises(ConfigError, match="timm:resnet18 expect images as they are given"):
         EncoderConfig(backbone="timm:resnet18", is_pretrained=True, contrast="local")
+
+
+def test_a_network_that_takes_no_negative_numbers_is_refused_at_once():
+    class Root(nn.Flatten):
+        def forward(self, images):
+            return super().forward(images.sqrt())
+
+    BackboneEncoder(Root(), size_px=16, channels=(4,), code_size=8)
+    with pytest.raises(ConfigError, match="Root gives 256 features .* finite"):
+        BackboneEncoder(Root(), size_px=16, channels=(4,), code_size=8, contrast="local")

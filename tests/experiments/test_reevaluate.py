@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import pytest
@@ -67,3 +68,22 @@ def test_images_that_have_changed_are_said_and_not_trained_on(face_manifest, tmp
     (run / "results.json").unlink()
     with pytest.raises(RunError, match="cannot go on: .* has changed since it was begun"):
         train(config, run, resume=True)
+
+
+def test_a_run_whose_files_disagree_on_the_network_is_refused(run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run.path, other)
+    config = json.loads((other / "config.json").read_text())
+    config["encoder"]["contrast"] = "local"  # which no weight tells of
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match=r"different networks: encoder\.contrast: given → local"):
+        evaluate_run(Run(other))
+
+
+def test_a_run_without_weights_is_refused_before_its_images_are_made(run, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    shutil.copytree(run.path, other)
+    (other / "model.safetensors").unlink()
+    monkeypatch.setattr("orbitset.experiments.single.build_task", None)
+    with pytest.raises(RunError, match="no weights at .*not finished, or they were not kept"):
+        evaluate_run(Run(other))

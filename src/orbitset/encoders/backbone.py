@@ -49,7 +49,8 @@ class BackboneEncoder(nn.Module):
         self.in_channels, self.size_px, self.code_size = in_channels, size_px, code_size
         self.contrast = build_contrast(contrast, size_px)
         self.backbone = backbone
-        self.code = nn.Linear(_num_features(backbone, in_channels, size_px), code_size)
+        num_features = _num_features(backbone, self.contrast, in_channels, size_px)
+        self.code = nn.Linear(num_features, code_size)
         self.code_norm = build_code_norm(code_norm, code_size)
         self.decoder = FreeDecoder(
             in_channels=in_channels, size_px=size_px, channels=channels, code_size=code_size
@@ -139,7 +140,7 @@ def _features(backbone: nn.Module, images: Tensor) -> Tensor:
     return features.float() if features.dtype in (torch.float16, torch.float64) else features
 
 
-def _num_features(backbone: nn.Module, in_channels: int, size_px: int) -> int:
+def _num_features(backbone: nn.Module, contrast: nn.Module, in_channels: int, size_px: int) -> int:
     """How many it gives, after a look at all that could go wrong later."""
     name, was_training = type(backbone).__name__, backbone.training
     if any(map(is_lazy, backbone.parameters())):
@@ -147,7 +148,7 @@ def _num_features(backbone: nn.Module, in_channels: int, size_px: int) -> int:
     state = copy.deepcopy(backbone.state_dict())
     device = next((weight.device for weight in backbone.parameters()), torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
-    images = torch.rand(2, in_channels, size_px, size_px, generator=generator).to(device)
+    images = contrast(torch.rand(2, in_channels, size_px, size_px, generator=generator)).to(device)
     sizes = []
     try:
         for is_training, num in ((True, 2), (False, 2), (False, 1)):

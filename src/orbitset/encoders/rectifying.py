@@ -63,13 +63,13 @@ class EncoderConfig:
             raise ConfigError(
                 f"encoder.backbone is {name!r}; give vgg, timm:NAME or package.module:Class"
             )
+        if self.is_pretrained and not is_timm:
+            raise ConfigError(f"encoder.is_pretrained is for networks of timm, not for {name}")
         if self.is_pretrained and self.contrast != "given":
             raise ConfigError(
                 f"weights that timm has for {name} expect images as they are given; "
                 "leave encoder.contrast=given"
             )
-        if self.is_pretrained and not is_timm:
-            raise ConfigError(f"encoder.is_pretrained is for networks of timm, not for {name}")
         if self.pool != 2 or self.unpooling != "copy":
             raise ConfigError(
                 f"encoder.pool and encoder.unpooling are the paper's network's; {name} has none of them"

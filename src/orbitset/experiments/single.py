@@ -241,6 +241,12 @@ def load_run(
             f"there are no weights at {run / 'model.safetensors'}: the run is not finished, or they were "
             "not kept"
         )
+    if (run / "model.json").is_file():
+        described = read_description(run.path).network.encoder
+        if other := _other_network(described, config.encoder):
+            raise RunError(
+                f"model.json and config.json of {run.path} are of different networks: {other}"
+            )
     task = build_task(config, device)
     model = build_model(config, task)
     load_model(run / "model.safetensors", model)
@@ -275,15 +281,20 @@ def _num_classes(labels: Tensor | None) -> int:
 def _begin_with(model: Encoder, encoder: EncoderConfig, folder: str) -> None:
     given = load_model_folder(folder)
     begun, own = given.network.state_dict(), model.state_dict()
-    had = given.description.network.encoder
-    other = differences(replace(had, is_pretrained=False), replace(encoder, is_pretrained=False))
+    other = _other_network(given.description.network.encoder, encoder)
     if other or {n: e.shape for n, e in begun.items()} != {n: e.shape for n, e in own.items()}:
-        what = f" (encoder.{'; encoder.'.join(other)})" if other else ""
+        what = f" ({other})" if other else ""
         raise ConfigError(
             f"the model in {folder} is another network than the one that is to be trained{what}",
             hint="leave the encoder's settings and the size of the images as the model has them",
         )
     model.load_state_dict(begun)
+
+
+def _other_network(one: EncoderConfig, other: EncoderConfig) -> str:
+    """In which settings they differ, also in those that no weight tells of."""
+    plain = (replace(each, is_pretrained=False) for each in (one, other))
+    return "; ".join(f"encoder.{each}" for each in differences(*plain))
 
 
 def _evaluation_steps(config: Experiment, batches: OrbitBatches, steps: int) -> set[int]:

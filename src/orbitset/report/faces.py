@@ -40,9 +40,13 @@ _AT_END = "Scored at the end of training; the s.d. is over splits of the data, e
 _RULE = (
     "Of queries that were drawn at random, in their order: the first six where OJ and EX are both right; "
     "then the first two where only OJ is, where only EX is, and where both are wrong, as far as there are "
-    "any. If one of them makes no mistake among these, its first in the order of all queries follow, without "
-    "the other's answer. Green frames are right, red ones wrong."
+    "any. {mistakes}Green frames are right, red ones wrong."
 )
+_FOLLOW = (
+    "Last come the first mistakes in the order of all queries of a method that makes none among these, "
+    "without the other's answer. "
+)
+_NOT_KEPT = "OJ makes no mistake among them. "
 
 
 def is_observed(run: Run) -> bool:
@@ -118,6 +122,8 @@ def _measures(results: dict[str, Any], config: Mapping[str, Any]) -> str:
     excluded = config["evaluation"]["exclude"]
     said = f", except those of its {label} with its {' or '.join(excluded)}" if excluded else ""
     how = _HOW.format(label=html.escape(label), excluded=html.escape(said))
+    if config["encoder"].get("contrast") == "local":
+        how += " Every encoder looks at the local contrast of images, raw pixels are as given."
     stopped = ""
     if "tests" in results:
         stopped = f"<p>{_STOPPED if config['evaluation']['validation'] else _AT_END}</p>"
@@ -182,7 +188,11 @@ def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarr
     if "OJ" in found and "EX" in found:
         rows, hits = _retrieval_rows(found["OJ"], found["EX"])
         drawn = figures.image_rows(rows, hits)
-        shown.append(section("Retrieval", shown_in.show("retrieval", drawn, _RULE)))
+        has_followed = any(None in of for of in hits.values())
+        is_flawless = False not in hits[_OJS]
+        mistakes = _FOLLOW * has_followed + _NOT_KEPT * is_flawless
+        rule = _RULE.format(mistakes=mistakes)
+        shown.append(section("Retrieval", shown_in.show("retrieval", drawn, rule)))
     elif "OJ" in found:
         rows, hits = _answers_of(found["OJ"])
         caption = (
