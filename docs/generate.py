@@ -62,23 +62,22 @@ def faces_table(name: str) -> str:
     study = stored_study(run)
     found = summarise(run, study)
     measured = {(row["method"], row["metric"]): row for row in found["rows"]}
-    tests = {
+    ahead = {
         (
-            test["against"],
-            test["metric"],
-        ): f"{test['difference']:+.3f}, p {format_p(test['p_corrected'])}"
-        for test in found["tests"]
-        if test["test"] == "corrected-t"
+            one["against"],
+            one["metric"],
+        ): f"{one['difference']:+.3f}, p {format_p(one['p_corrected'])}"
+        for one in found["tests"]
+        if one["test"] == "corrected-t"
     }
     has_paper = name == "heads"
     head = ["method", "AUC", "OJ is ahead by", "top-1", "OJ is ahead by", "trainings", "time"]
     head += ["the paper on Multi-PIE"] if has_paper else []
     lines = [" | ".join(head), "|".join(["---"] * len(head))]
     for label in dict.fromkeys(row["method"] for row in ordered(found["rows"])):
-        auc, top1 = (measured[label, metric] for metric in ("auc", "top1"))
         cells = [NAMES.get(label, label)]
-        for row in (auc, top1):
-            cells += [format_value(row), tests.get((label, row["metric"]), "")]
+        for metric in ("auc", "top1"):
+            cells += [format_value(measured[label, metric]), ahead.get((label, metric), "")]
         if label in found["seconds"]:
             num = sum(line.label == label for line, _ in study.runs())
             cells += [str(num), f"{found['seconds'][label] / 60:.0f} min"]

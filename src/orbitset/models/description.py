@@ -121,14 +121,17 @@ class Description:
         check_choice("kind", self.kind, get_args(Literal["orbitset-model"]))
 
 
+_ADDED_LATER = {"backbone": PAPERS, "contrast": "given"}
+"""Settings of encoders that older models do not have, and what they would be: ids leave them out there"""
+
+
 def identify(weights: Mapping[str, Tensor], network: Network, shown: Input) -> str:
     """A short name for all that decides which codes an image gets."""
     described = to_dict(network)
     del described["encoder"]["is_pretrained"]
-    if network.encoder.backbone == PAPERS:  # as before there were others
-        del described["encoder"]["backbone"]
-    if network.encoder.contrast == "given":  # as before there was another
-        del described["encoder"]["contrast"]
+    for name, before in _ADDED_LATER.items():
+        if described["encoder"][name] == before:
+            del described["encoder"][name]
     digest = hashlib.sha256(repr((described, to_dict(shown))).encode())
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()

@@ -20,8 +20,8 @@ from orbitset.report.study import (
 from orbitset.report.tables import metric_name
 from orbitset.runs import Run
 
-Rows = list[tuple[str, Sequence[np.ndarray | None]]]
-Hits = dict[str, Sequence[bool | None]]
+_Rows = list[tuple[str, Sequence[np.ndarray | None]]]
+_Hits = dict[str, Sequence[bool | None]]
 _OJS, _EXS = "OJ's top-1", "EX's top-1"
 MEASURES = ("auc", "top1")
 _COLUMNS = 10
@@ -46,7 +46,7 @@ _FOLLOW = (
     "Last come the first mistakes in the order of all queries of a method that makes none among these, "
     "without the other's answer. "
 )
-_NOT_KEPT = "OJ makes no mistake among them. "
+_FLAWLESS = "OJ makes no mistake among them. "
 
 
 def is_observed(run: Run) -> bool:
@@ -190,7 +190,7 @@ def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarr
         drawn = figures.image_rows(rows, hits)
         has_followed = any(None in of for of in hits.values())
         is_flawless = False not in hits[_OJS]
-        mistakes = _FOLLOW * has_followed + _NOT_KEPT * is_flawless
+        mistakes = _FOLLOW * has_followed + _FLAWLESS * is_flawless
         rule = _RULE.format(mistakes=mistakes)
         shown.append(section("Retrieval", shown_in.show("retrieval", drawn, rule)))
     elif "OJ" in found:
@@ -210,9 +210,9 @@ def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarr
     return "".join(shown)
 
 
-def _answers_of(oj: Mapping[str, np.ndarray]) -> tuple[Rows, Hits]:
+def _answers_of(oj: Mapping[str, np.ndarray]) -> tuple[_Rows, _Hits]:
     right, wrong = _first(oj["is_hit"], 8), _first(~oj["is_hit"], 2)
-    rows: Rows = []
+    rows: _Rows = []
     for label, name in (("canonical", "canonical"), ("query", "query"), (_OJS, "nearest")):
         mistakes = oj.get(f"mistake_{name}", oj[name][wrong])
         rows.append((label, [*oj[name][right], *mistakes]))
@@ -221,7 +221,7 @@ def _answers_of(oj: Mapping[str, np.ndarray]) -> tuple[Rows, Hits]:
 
 def _retrieval_rows(
     oj: Mapping[str, np.ndarray], ex: Mapping[str, np.ndarray]
-) -> tuple[Rows, Hits]:
+) -> tuple[_Rows, _Hits]:
     # heads that two kinds of devices rendered may differ by a grey level
     difference = np.abs(oj["query"].astype(float) - ex["query"].astype(float)).mean()
     if oj["query"].shape != ex["query"].shape or difference > 1:
