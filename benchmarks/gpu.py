@@ -15,6 +15,7 @@ def main() -> int:
     jobs = (
         ("warp.py", "--out", options.out / "warp-cuda.json"),
         ("training.py", "--device", "cuda", "--out", options.out / "training-cuda.json"),
+        ("verification.py", "--device", "cuda", "--out", options.out / "verification-cuda.json"),
         (
             *("scaling.py", "--device", "cuda", "--out", options.out / "scaling-cuda.json"),
             *(

@@ -7,7 +7,12 @@ from PIL import Image
 
 from orbitset.datasets.mnist import data_root
 from orbitset.errors import DataError
-from orbitset.experiments.real_faces import IMAGES, pie32_study, pointing04_study
+from orbitset.experiments.real_faces import (
+    PIE32_IMAGES,
+    POINTING04_IMAGES,
+    pie32_study,
+    pointing04_study,
+)
 
 
 def write(folder, columns, rows):
@@ -47,7 +52,7 @@ def test_nothing_of_pie32_is_kept(pie32):
 
 
 def test_every_training_sees_as_many_images(pie32):
-    assert {line.config.train.epochs for line in pie32_study(pie32).lines} == {IMAGES / 16}
+    assert {line.config.train.epochs for line in pie32_study(pie32).lines} == {PIE32_IMAGES / 16}
 
 
 def test_pointing04_is_trained_on_each_session_with_three_seeds(tmp_path):
@@ -78,4 +83,4 @@ def test_the_real_sets_have_the_numbers_they_are_known_for():
     parts = pie32_study().lines[0].config.evaluation
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [33, 16, 17]
     assert pie32_study().lines[0].config.data == "pie32"
-    assert pointing04_study().lines[0].config.train.epochs == IMAGES / 1395
+    assert pointing04_study().lines[0].config.train.epochs == POINTING04_IMAGES / 1395

@@ -30,11 +30,11 @@ IMAGES = 300_000
 """Shown in every training"""
 SMALL_IMAGES = 60_000
 _SPHERE = ("encoder.code_norm=sphere", "train.learning_rate=0.003")
-TRIPLETS = (*_SPHERE, "loss.margin_fraction=0.4")
+_TRIPLETS = (*_SPHERE, "loss.margin_fraction=0.4")
 CHOSEN: dict[Objective, tuple[str, ...]] = {
-    "OJ": (*TRIPLETS, "loss.discriminate_weight=10"),
+    "OJ": _TRIPLETS,
     "OE": _SPHERE,
-    "OT": TRIPLETS,
+    "OT": _TRIPLETS,
     "EX": ("encoder.code_norm=batch",),
     "ST": ("encoder.code_norm=batch",),
     "AE": ("encoder.code_norm=batch",),

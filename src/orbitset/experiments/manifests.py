@@ -15,10 +15,9 @@ from orbitset.datasets.table import ImageTable, Problem, named, orbit_problems, 
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.experiments.config import ObservedExperiment, PairsConfig, VideoConfig
-from orbitset.experiments.faces import CHOSEN, TRIPLETS, evaluated_often
+from orbitset.experiments.faces import CHOSEN, evaluated_often
 from orbitset.experiments.methods import Method, objective_of
 from orbitset.losses import LossConfig
-from orbitset.losses.methods import Method as Objective
 from orbitset.orbits.observed import ObservedConfig, OnProblem
 from orbitset.seeds import stream
 from orbitset.training.fit import TrainConfig
@@ -31,7 +30,6 @@ _ENOUGH_LABELS = 20
 _APART = 8
 """Frames of one video that are nearer than this are too easy to find"""
 
-_CHOSEN: dict[Objective, tuple[str, ...]] = {**CHOSEN, "OJ": TRIPLETS}
 _BATCH, _MEMBERS = 72, {"OJ": 13, "OT": 13}
 """About so many images in a batch; members of an orbit in it, 4 if not named"""
 _CLASSIFY = 0.1
@@ -172,7 +170,7 @@ def _experiment(
         train=TrainConfig(keep="best" if evaluation.validation else "last"),
         evaluation=evaluation,
     )
-    return with_settings(config, _CHOSEN[objective_of(method)])
+    return with_settings(config, CHOSEN[objective_of(method)])
 
 
 def _own(settings: Sequence[str], prefix: str) -> list[str]:
