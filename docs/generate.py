@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.cli.main import command_names
-from orbitset.errors import DataError
-from orbitset.experiments.faces import PAPER
+from orbitset.experiments.config import Experiment, ObservedExperiment
+from orbitset.experiments.faces import PAPER, Split
+from orbitset.experiments.real_faces import pie32, pointing04
 from orbitset.experiments.reproduce import Asked, study_of
 from orbitset.experiments.study import Study, stored_study
 from orbitset.experiments.summary import summarise
@@ -22,6 +23,7 @@ from orbitset.runs import Run
 ROOT = Path(__file__).parent.parent
 NAMES = {"pixels": "raw pixels", "untrained": "untrained encoder"}
 MEASURES = {"auc": "AUC", "top1": "top-1"}
+PHOTOGRAPHS = {"pie32": pie32, "pointing04": pointing04}
 
 
 def reference(_: str) -> str:
@@ -67,51 +69,62 @@ def faces_table(name: str) -> str:
     found = summarise(run, study)
     measured = {(row["method"], row["metric"]): row for row in found["rows"]}
     ahead = {
-        (
-            one["against"],
-            one["metric"],
-        ): f"{one['difference']:+.3f}, p {format_p(one['p_corrected'])}"
+        (one["against"], one["metric"]): _ahead(one)
         for one in found["tests"]
         if one["test"] == "corrected-t"
     }
-    has_paper = name == "heads"
-    head = ["method", "AUC", "OJ is ahead by", "top-1", "OJ is ahead by", "trainings", "time"]
-    head += ["the paper on Multi-PIE"] if has_paper else []
-    lines = [" | ".join(head), "|".join(["---"] * len(head))]
+    has_paper, is_stopped = name == "heads", bool(study.lines[0].config.evaluation.splits)
+    head = ["method", "AUC", "OJ is ahead by", "top-1", "OJ is ahead by"]
+    head += ["stopped at epoch (AUC, top-1)"] if is_stopped else []
+    head += ["trainings", "time"]
+    head += ["Multi-PIE in the paper (AUC, top-1)"] if has_paper else []
+    rows = []
     for label in dict.fromkeys(row["method"] for row in ordered(found["rows"])):
+        both = [measured[label, metric] for metric in MEASURES]
         cells = [NAMES.get(label, label)]
-        for metric in ("auc", "top1"):
-            cells += [format_value(measured[label, metric]), ahead.get((label, metric), "")]
-        if label in found["seconds"]:
-            num = sum(line.label == label for line, _ in study.runs())
-            cells += [str(num), f"{found['seconds'][label] / 60:.0f} min"]
-        else:
-            cells += ["", ""]
+        for metric, row in zip(MEASURES, both, strict=True):
+            cells += [_with_interval(row), ahead.get((label, metric), "")]
+        is_trained = label in found["seconds"]
+        if is_stopped:
+            cells.append(", ".join(f"{row['epoch']:.2g}" for row in both) if is_trained else "")
+        num = sum(line.label == label for line, _ in study.runs())
+        cells += [str(num), f"{found['seconds'][label] / 60:.0f} min"] if is_trained else ["", ""]
         if has_paper:
             paper = PAPER.get(label, {})
-            cells.append(", ".join(f"{paper[m]['mean']:.2f}" for m in ("auc", "top1") if paper))
-        lines.append(" | ".join(cells))
-    return _with_origin(name, study, found, lines)
+            cells.append(", ".join(f"{paper[metric]['mean']:.2f}" for metric in MEASURES if paper))
+        rows.append(cells)
+    return _with_origin(name, study, found, head, rows)
+
+
+def _ahead(test: dict[str, Any]) -> str:
+    difference = round(test["difference"], 3) + 0.0  # never -0.000
+    return f"{difference:+.3f}, p {format_p(test['p_corrected'])}"
+
+
+def _with_interval(row: dict[str, Any]) -> str:
+    """With the 95 % over seeds, where there are several."""
+    low, high = row.get("seeds_low"), row.get("seeds_high")
+    return format_value(row) + ("" if low is None else f" ({low:.3f} to {high:.3f})")
 
 
 def real_faces() -> str:
     """Both sets of photographs side by side."""
-    runs = {name: Run(ROOT / "results" / name) for name in ("pie32", "pointing04")}
-    sets = {name: summarise(run, stored_study(run)) for name, run in runs.items()}
+    runs = {name: Run(ROOT / "results" / name) for name in PHOTOGRAPHS}
+    studies = {name: stored_study(run) for name, run in runs.items()}
+    sets = {name: summarise(run, studies[name]) for name, run in runs.items()}
     measured = {
         (name, row["method"], row["metric"]): format_value(row)
         for name, found in sets.items()
         for row in found["rows"]
     }
-    columns = [(name, metric) for name in sets for metric in ("auc", "top1")]
+    columns = [(name, metric) for name in sets for metric in MEASURES]
     head = ["method", *(f"{name}: {MEASURES[metric]}" for name, metric in columns)]
-    lines = [" | ".join(head), "|".join(["---"] * len(head))]
+    rows = []
     for label in dict.fromkeys(row["method"] for row in ordered(sets["pie32"]["rows"])):
         cells = [measured[name, label, metric] for name, metric in columns]
-        lines.append(" | ".join([NAMES.get(label, label), *cells]))
-    table = "\n".join(f"| {line} |" for line in lines)
-    environments = [each for found in sets.values() for each in found["environments"]]
-    return f"{table}\n\n{_hardware(environments)}\n"
+        rows.append([NAMES.get(label, label), *cells])
+    origins = [f"{name}: {_origin(name, studies[name], found)}" for name, found in sets.items()]
+    return f"{_table(head, rows)}\n\n{' '.join(origins)}\n"
 
 
 def study_table(name: str) -> str:
@@ -120,7 +133,8 @@ def study_table(name: str) -> str:
     found = summarise(run, study)
     rows = [row for row in ordered(found["rows"]) if row["metric"] == "accuracy"]
     roles = {line.label: line.role for line in study.lines}
-    lines = ["method | paper | ours | p | seeds | time | command", "|".join(["---"] * 7)]
+    head = ["method", "paper", "ours", "p", "seeds", "time", "command"]
+    lines = []
     for row in rows:
         label = row["method"]
         cells = [NAMES.get(label, label), format_paper(row), format_value(row)]
@@ -131,31 +145,52 @@ def study_table(name: str) -> str:
             cells += [f"`orbitset reproduce {name}{only}`"]
         else:
             cells += [""] * 4
-        lines.append(" | ".join(cells))
-    return _with_origin(name, study, found, lines)
+        lines.append(cells)
+    return _with_origin(name, study, found, head, lines)
 
 
-def _with_origin(name: str, study: Study, found: dict[str, Any], lines: list[str]) -> str:
-    """The table, and below it what it was made with and whether the command has changed since."""
-    table = "\n".join(f"| {line} |" for line in lines)
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _with_origin(
+    name: str, study: Study, found: dict[str, Any], head: list[str], rows: list[list[str]]
+) -> str:
+    return f"{_table(head, rows)}\n\n{_origin(name, study, found)}\n"
+
+
+def _origin(name: str, study: Study, found: dict[str, Any]) -> str:
+    """What a record was made with, and whether the command has changed since."""
     mark = found["rows"][0]["cut_down"]
     said = _hardware(found["environments"]) + (f" **{mark[0].upper()}{mark[1:]}.**" if mark else "")
     if changed := _changed_since(name, study):
         said += f" **Recorded with other settings than the command has now: {_listed(changed)}.**"
-    return f"{table}\n\n{said}\n"
+    return said
 
 
 def _changed_since(name: str, study: Study) -> list[str]:
     """Lines of the table that would be trained with other settings today."""
-    try:
-        now = {line.name: line.config for line in study_of(name, Asked()).lines}
-    except DataError:  # splits are made from a manifest that is not at hand
-        return []
+    now = _as_now(name, study)
     lines = [line for line in study.lines if line.is_in_table]
     changed = [
         line.label for line in lines if line.name not in now or now[line.name] != line.config
     ]
     return list(dict.fromkeys(changed))
+
+
+def _as_now(name: str, study: Study) -> dict[str, Experiment]:
+    """What the command would train; of photographs, whose manifests may be missing, on recorded splits."""
+    if name not in PHOTOGRAPHS:
+        return {line.name: line.config for line in study_of(name, Asked()).lines}
+    found: dict[str, Experiment] = {}
+    for line in study.lines:
+        config = line.config
+        assert isinstance(config, ObservedExperiment)
+        parts = config.evaluation
+        split = Split(str(line.split), parts.train, parts.validation, parts.test)
+        found[line.name] = PHOTOGRAPHS[name](config.method, config.data, split, config.train.epochs)
+    return found
 
 
 OURS, PEER = "orbitset", "PML + DataLoader"
@@ -178,10 +213,8 @@ def training_speed() -> str:
         said = f"{row['images_per_s']:,} ± {row['iqr']:,}"
         rates.setdefault(name, {})[row["batch"]] = said
     batches = sorted({row["batch"] for row in found["rows"]})
-    head = " | ".join(["", *(f"images/s, batch {batch:,}" for batch in batches)])
-    lines = [head, "|".join(["---"] * (len(batches) + 1))]
-    lines += [" | ".join([name, *(of[batch] for batch in batches)]) for name, of in rates.items()]
-    table = "\n".join(f"| {line} |" for line in lines)
+    head = ["", *(f"images/s, batch {batch:,}" for batch in batches)]
+    table = _table(head, [[name, *(of[batch] for batch in batches)] for name, of in rates.items()])
     hardware = f"{found['hardware']['gpu']}, torch {found['versions']['torch']}"
     times = _listed([f"{ratio:.2g} times at {batch:,}" for batch, ratio in _ratios(found).items()])
     return f"{table}\n\n{hardware}, commit {found['commit']}. OJ beside the DataLoader: {times}.\n"

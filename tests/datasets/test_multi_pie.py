@@ -1,8 +1,6 @@
-import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.io import savemat
 
 from orbitset.datasets import multi_pie
 from orbitset.datasets.decode import load_images
@@ -10,9 +8,7 @@ from orbitset.datasets.inspect import inspect_table
 from orbitset.datasets.multi_pie import (
     CAMERAS,
     LIGHTS,
-    crop_by_boxes,
     crop_by_camera,
-    crop_by_landmarks,
     path_of,
     scan_multi_pie,
 )
@@ -148,42 +144,3 @@ def test_folders_without_the_data_set_are_refused(tmp_path, content):
         DataError, match=r"is not a folder|no images of Multi-PIE|all four sessions"
     ):
         scan_multi_pie(tmp_path / "other")
-
-
-def test_crops_come_from_a_file_of_boxes(tree, tmp_path):
-    table = scan_multi_pie(tree).table
-    rows = [f"{path},1,1,5,5" for path in table.paths]
-    boxes = tmp_path / "boxes.csv"
-    boxes.write_text("path,left,top,right,bottom\n" + "\n".join(rows))
-    assert crop_by_boxes(table, boxes).boxes == ((1.0, 1.0, 5.0, 5.0),) * 208
-    boxes.write_text("path,left,top,right,bottom\n" + "\n".join(rows[1:]))
-    with pytest.raises(DataError, match="row 1: session01.* has no box in"):
-        crop_by_boxes(table, boxes)
-    assert len(crop_by_boxes(table, boxes, "skip")) == 207
-    wrong = f"{table.paths[0]},5,1,1,5"
-    boxes.write_text("path,left,top,right,bottom\n" + "\n".join([wrong, *rows[1:]]))
-    left_out = crop_by_boxes(table, boxes, "skip").left_out
-    assert len(left_out) == 1 and "its box (5, 1, 1, 5) is not left, top" in str(left_out[0])
-    boxes.write_text("path,left,top,right,bottom\n" + "\n".join([wrong, *rows[2:]]))
-    left_out = crop_by_boxes(table, boxes, "skip").left_out
-    assert str(left_out[1]).endswith(f"{table.paths[1]} has no box in {boxes}")
-    boxes.write_text("path\n" + table.paths[0])
-    with pytest.raises(DataError, match="has no boxes; it needs the columns left"):
-        crop_by_boxes(table, boxes)
-
-
-def test_crops_come_from_landmarks(tree, tmp_path):
-    table = scan_multi_pie(tree).table.where("view", ["051"])
-    folder = tmp_path / "labels"
-    folder.mkdir()
-    with pytest.raises(DataError, match="holds no landmarks"):
-        crop_by_landmarks(table, folder)
-    points = np.array([[2.0, 1.0], [4.0, 1.0], [3.0, 5.0]])
-    for path in table.paths[1:]:
-        savemat(folder / path.split("/")[-1].replace(".png", "_lm.mat"), {"pts": points})
-    (folder / table.paths[1].split("/")[-1].replace(".png", "_lm.mat")).write_bytes(b"damaged")
-    left = crop_by_landmarks(table, folder, "skip")
-    assert [problem.row for problem in left.left_out] == list(table.rows[:2])
-    x0, y0, x1, y1 = left.boxes[0]
-    assert ((x0 + x1) / 2, (y0 + y1) / 2) == pytest.approx((3, 3))
-    assert x1 - x0 == y1 - y0 == pytest.approx(4 * 1.7)

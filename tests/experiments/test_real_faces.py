@@ -64,8 +64,14 @@ def test_pointing04_is_trained_on_each_session_with_three_seeds(tmp_path):
     evaluation = study.lines[0].config.evaluation
     assert (evaluation.train, evaluation.validation, evaluation.test) == (("1",), (), ("2",))
     assert not study.lines[0].config.is_private
-    assert {line.config.orbits.alike for line in study.lines} == {None}
-    assert {line.config.encoder.contrast for line in study.lines} == {"given"}
+    assert [line.config.orbits.alike for line in study.lines[:3]] == ["tilt", None, "tilt"]
+    assert {line.config.encoder.contrast for line in study.lines} == {"local"}
+
+
+def test_images_that_cannot_be_used_are_not_counted(tmp_path):
+    rows = [*itertools.product("ab", "12", ("-15", "0", "15"), ("0", "30")), ("a", "1", "0", "90")]
+    folder = write(tmp_path / "pointing04", ("person", "session", "pan", "tilt"), rows)
+    assert pointing04_study(folder).lines[0].config.train.epochs == POINTING04_IMAGES / 12
 
 
 def test_wrong_folders_are_named(tmp_path):
@@ -83,4 +89,4 @@ def test_the_real_sets_have_the_numbers_they_are_known_for():
     parts = pie32_study().lines[0].config.evaluation
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [33, 16, 17]
     assert pie32_study().lines[0].config.data == "pie32"
-    assert pointing04_study().lines[0].config.train.epochs == POINTING04_IMAGES / 1395
+    assert pointing04_study().lines[0].config.train.epochs == POINTING04_IMAGES / 1365

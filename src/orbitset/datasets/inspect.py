@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orbitset.datasets.crops import crop
 from orbitset.datasets.decode import image_problems
 from orbitset.datasets.folder import ORBIT, scan_folder
-from orbitset.datasets.multi_pie import CANONICAL, crop, scan_multi_pie
+from orbitset.datasets.multi_pie import CANONICAL, scan_multi_pie
 from orbitset.datasets.named import MULTI_PIE, has_sub_folders, table_at
 from orbitset.datasets.pictures import num_bytes, open_bytes
 from orbitset.datasets.plain import is_plain

@@ -7,18 +7,14 @@ subjects that came to all four sessions.
 
 import os
 import re
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from orbitset.datasets.decode import first_size
-from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.pictures import Box
-from orbitset.datasets.table import ImageTable, OnProblem, Problem
-from orbitset.errors import ConfigError, DataError
+from orbitset.datasets.table import ImageTable
+from orbitset.errors import DataError
 
 CAMERAS = (
     *("11_0", "12_0", "09_0", "08_0", "13_0", "14_0", "05_1"),
@@ -40,8 +36,6 @@ _CROP = (0.25, 0.15, 0.75, 0.85)
 CROPS: dict[str, Box] = dict.fromkeys(CAMERAS, _CROP)
 """The part of each camera's images that is used where no boxes are given: the middle, where every camera has
 the head. Coarse; written without the images at hand, so look at a few and give boxes if they do not fit."""
-_LANDMARK_MARGIN = 0.35
-"""Added on each side of the landmarks, in their larger extent: they end at brows and chin."""
 
 
 @dataclass(frozen=True)
@@ -148,80 +142,6 @@ def crop_by_camera(table: ImageTable) -> ImageTable:
     }
     boxes: list[Box] = [crops[view] for view in table.columns["view"]]  # type: ignore[misc]
     return replace(table, boxes=tuple(boxes))
-
-
-def crop(table: ImageTable, crops: Path, on_problem: OnProblem = "stop") -> ImageTable:
-    """By a CSV of boxes, or by a folder of landmarks."""
-    if table.stretches is not None:
-        raise ConfigError(
-            f"crops are of files, and {table.source} has shards; cut the images before packing"
-        )
-    by = crop_by_landmarks if crops.is_dir() else crop_by_boxes
-    return by(table, crops, on_problem)
-
-
-def crop_by_boxes(table: ImageTable, boxes: Path, on_problem: OnProblem = "stop") -> ImageTable:
-    """Boxes from a manifest with the columns path, left, top, right and bottom."""
-    given = read_manifest(boxes, root=table.root, on_problem=on_problem)
-    if given.boxes is None:
-        raise DataError(f"{boxes} has no boxes; it needs the columns left, top, right and bottom")
-    by_path = dict(zip(given.paths, given.boxes, strict=True))
-    why = {problem.path: f"{boxes}, {problem}" for problem in given.left_out}
-    return _boxed(table, [by_path.get(path) for path in table.paths], str(boxes), why, on_problem)
-
-
-def crop_by_landmarks(
-    table: ImageTable, folder: Path, on_problem: OnProblem = "stop"
-) -> ImageTable:
-    """Boxes round the points in files such as 001_01_01_051_07_lm.mat, each an array `pts` of x and y."""
-    found = {path.name: path for path in folder.rglob("*_lm.mat")}
-    if not found:
-        raise DataError(
-            f"{folder} holds no landmarks; files are named as {_landmarks('…051_07.png')}"
-        )
-    boxes = [_around(found.get(_landmarks(Path(path).name))) for path in table.paths]
-    return _boxed(table, boxes, str(folder), {}, on_problem)
-
-
-def _boxed(
-    table: ImageTable,
-    boxes: Sequence[Box | None],
-    source: str,
-    why: Mapping[str, str],
-    on_problem: OnProblem,
-) -> ImageTable:
-    """The table with its boxes; of images without one, `why` says by path what is known beside the source."""
-    problems = [
-        Problem(
-            table.rows[at], f"{table.paths[at]} has no box in {why.get(table.paths[at], source)}"
-        )
-        for at, box in enumerate(boxes)
-        if box is None
-    ]
-    return replace(table, boxes=tuple(boxes)).without(problems, on_problem)
-
-
-def _around(path: Path | None) -> Box | None:
-    """A square round the points in a file, if they can be read."""
-    if path is None:
-        return None
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
-    try:
-        points = np.asarray(loadmat(path)["pts"], dtype=float)
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError, MatReadError, zlib.error):
-        return None
-    if points.ndim != 2 or points.shape[1] != 2 or not len(points) or not np.isfinite(points).all():
-        return None
-    low, high = points.min(0), points.max(0)
-    half = float((high - low).max()) * (0.5 + _LANDMARK_MARGIN)
-    x, y = map(float, (low + high) / 2)
-    return (x - half, y - half, x + half, y + half) if half > 0 else None
-
-
-def _landmarks(name: str) -> str:
-    return name.removesuffix(".png") + "_lm.mat"
 
 
 def _folder(camera: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.datasets.arrays import load_array, split
+from orbitset.datasets.crops import crop
 from orbitset.datasets.decode import Progress, load_images
 from orbitset.datasets.digits import load_digits
 from orbitset.datasets.folder import (
@@ -20,7 +21,6 @@ from orbitset.datasets.kept_heads import load_heads
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.mnist import data_root, is_mnist_folder, load_mnist
 from orbitset.datasets.multi_pie import (
-    crop,
     crop_by_camera,
     scan_multi_pie,
 )

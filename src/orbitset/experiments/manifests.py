@@ -77,7 +77,7 @@ def observed_images(
     )
     orbits = with_settings(orbits, _own(settings, "orbits."))
     fixed = list(orbits.orbit)
-    whole, table = table, _usable(table, orbits)
+    whole, table = table, usable(table, orbits)
     evaluation = _evaluation(table, whole, orbits, split, test)
     trained = [has in evaluation.train for has in table.columns[evaluation.split_by]]
     num_orbits = len(
@@ -199,7 +199,7 @@ def _columns(
     return chosen
 
 
-def _usable(table: ImageTable, orbits: ObservedConfig) -> ImageTable:
+def usable(table: ImageTable, orbits: ObservedConfig) -> ImageTable:
     """Without rows that cannot be used, whatever becomes of them later: they must not choose a split."""
     empty = [
         Problem(row, f"its {name} is empty")

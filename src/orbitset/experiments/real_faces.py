@@ -3,15 +3,13 @@
 pie32: CMU PIE in aligned crops of 32 pixels, 66 people x 5 cameras x 21 flashes. Its labels were inferred
 from the order of files; an independent check recovered 97 % of the cameras, so that 3 % are uncertain. It may
 not be shown: nothing is kept from which a face could be seen.
-pointing04: INRIA's head poses, 15 people x 2 sessions x 93 poses, crops of 64 pixels. Batches are those that
-`orbitset train` chooses for it, and so is the length, 100 epochs.
+pointing04: INRIA's head poses, 15 people x 2 sessions x 93 poses, crops of 64 pixels.
+
+All settings are those of rendered heads: nothing was chosen on either set.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,31 +17,31 @@ from orbitset.config import with_settings
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.named import manifest_of
 from orbitset.datasets.table import ImageTable
-from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import DataError
 from orbitset.experiments.config import ObservedExperiment, PairsConfig
 from orbitset.experiments.faces import (
-    CHANNELS,
     CHOSEN,
     METHODS,
     Split,
     batches_by,
     check_seeds,
-    chosen_methods,
     cut_down_mark,
     evaluated_often,
     face_encoder,
+    named_methods,
     what_is_cut,
 )
+from orbitset.experiments.manifests import usable
 from orbitset.experiments.methods import Method, objective_of
 from orbitset.experiments.study import Line, Study
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.seeds import stream
-from orbitset.training.fit import TrainConfig
 
 PIE32_IMAGES, POINTING04_IMAGES = 200_000, 136_500
 """Shown in every training of a study"""
 PIE32_SPLITS, POINTING04_SEEDS = 5, 3
+_PIE32_FACTORS = ("identity", "camera", "flash")
+_POINTING04_FACTORS = ("person", "session", "pan", "tilt")
 
 
 def pie32_study(
@@ -54,7 +52,8 @@ def pie32_study(
     seeds: int = 1,
 ) -> Study:
     """Five splits by identity: 33 people to train, 16 to choose a stopping time on, 17 to score."""
-    table = _table("pie32", root, ("identity", "camera", "flash"))
+    data = _data("pie32", root)
+    table = read_manifest(manifest_of(data)).require(_PIE32_FACTORS)
     people = sorted(set(table.columns["identity"]))
     if len(people) < 4:
         raise DataError(f"{table.source} has {len(people)} identities; 4 are needed for a split")
@@ -66,22 +65,32 @@ def pie32_study(
         parts = (order[:half], order[half:quarter], order[quarter:])
         named = (tuple(people[at] for at in sorted(part)) for part in parts)
         splits.append(Split(f"identities-{number}", *named))
-    orbits = ObservedConfig(orbit=("identity", "flash"), canonical="camera=c27", label="identity")
-    return _study(
-        "pie32",
-        _data("pie32", root),
-        table,
-        splits,
-        orbits,
-        PairsConfig(split_by="identity", train=("a",), test=("b",), exclude=("camera", "flash")),
-        methods=methods,
-        images=images,
-        whole=PIE32_IMAGES,
-        seeds=seeds,
+    return _study("pie32", pie32, data, table, splits, PIE32_IMAGES, methods, images, seeds)
+
+
+def pie32(method: Method, data: str, split: Split, epochs: float) -> ObservedExperiment:
+    """One method on one split: an orbit is a person's cameras at one flash, its target the frontal one."""
+    config = ObservedExperiment(
+        name="pie32",
+        data=data,
+        method=method,
+        orbits=ObservedConfig(
+            orbit=("identity", "flash"),
+            canonical="camera=c27",
+            label="identity",
+            **batches_by("flash", method),
+        ),
         encoder=face_encoder(),
-        batches=functools.partial(batches_by, "flash"),
+        evaluation=PairsConfig(
+            split_by="identity",
+            train=split.train,
+            validation=split.validation,
+            test=split.test,
+            exclude=("camera", "flash"),
+        ),
         is_private=True,
     )
+    return evaluated_often(with_settings(config, CHOSEN[objective_of(method)]), epochs)
 
 
 def pointing04_study(
@@ -91,73 +100,67 @@ def pointing04_study(
     images: int | None = None,
     seeds: int = POINTING04_SEEDS,
 ) -> Study:
-    """Trained on one session and scored on the other at the end of training, both ways. The two poses that
-    look straight up and down have no other pan and are left out."""
-    orbits = ObservedConfig(
-        orbit=("person", "session", "tilt"), canonical="pan=0", label="person", on_problem="skip"
-    )
+    """Trained on one session and scored on the other at the end of training, both ways."""
+    data = _data("pointing04", root)
+    table = read_manifest(manifest_of(data)).require(_POINTING04_FACTORS)
+    splits = [Split("1-2", ("1",), (), ("2",)), Split("2-1", ("2",), (), ("1",))]
     return _study(
-        "pointing04",
-        _data("pointing04", root),
-        _table("pointing04", root, ("person", "session", "pan", "tilt")),
-        [Split("1-2", ("1",), (), ("2",)), Split("2-1", ("2",), (), ("1",))],
-        orbits,
-        PairsConfig(split_by="session", train=("a",), test=("b",), exclude=("pan", "tilt")),
-        methods=methods,
-        images=images,
-        whole=POINTING04_IMAGES,
-        seeds=seeds,
-        encoder=EncoderConfig(channels=CHANNELS, code_size=1024),  # there is one light
-        batches=lambda _: {"orbits_per_batch": 6, "members_per_batch": 13},
+        "pointing04", pointing04, data, table, splits, POINTING04_IMAGES, methods, images, seeds
     )
+
+
+def pointing04(method: Method, data: str, split: Split, epochs: float) -> ObservedExperiment:
+    """One method one way: an orbit is the pans of a person at one tilt. The two poses that look straight up
+    and down have no other pan and are left out."""
+    config = ObservedExperiment(
+        name="pointing04",
+        data=data,
+        method=method,
+        orbits=ObservedConfig(
+            orbit=("person", "session", "tilt"),
+            canonical="pan=0",
+            label="person",
+            on_problem="skip",
+            **batches_by("tilt", method),
+        ),
+        encoder=face_encoder(),
+        evaluation=PairsConfig(
+            split_by="session", train=split.train, test=split.test, exclude=("pan", "tilt")
+        ),
+    )
+    return evaluated_often(with_settings(config, CHOSEN[objective_of(method)]), epochs)
 
 
 def _data(name: str, root: Path | None) -> str:
     return name if root is None else str((root / "manifest.csv").resolve())
 
 
-def _table(name: str, root: Path | None, columns: Sequence[str]) -> ImageTable:
-    return read_manifest(manifest_of(_data(name, root))).require(columns)
-
-
 def _study(
     name: str,
+    describe: Callable[[Method, str, Split, float], ObservedExperiment],
     data: str,
     table: ImageTable,
     splits: Sequence[Split],
-    orbits: ObservedConfig,
-    evaluation: PairsConfig,
-    *,
+    whole: int,
     methods: Sequence[str] | None,
     images: int | None,
-    whole: int,
     seeds: int,
-    encoder: EncoderConfig,
-    batches: Callable[[Method], dict[str, Any]],
-    is_private: bool = False,
 ) -> Study:
     check_seeds(seeds)
+    shown = whole if images is None else images
     lines = []
     for split in splits:
-        shown = sum(has in split.train for has in table.columns[evaluation.split_by])
-        if not shown:
-            raise DataError(f"{table.source} has no {evaluation.split_by} {', '.join(split.train)}")
-        for method in chosen_methods(methods, METHODS):
-            config = ObservedExperiment(
-                name=name,
-                data=data,
-                method=method,
-                orbits=replace(orbits, **batches(method)),
-                encoder=encoder,
-                train=TrainConfig(),
-                evaluation=replace(
-                    evaluation, train=split.train, validation=split.validation, test=split.test
-                ),
-                is_private=is_private,
+        asked = describe(METHODS[0], data, split, 1.0)
+        by = asked.evaluation.split_by
+        count = sum(has in split.train for has in usable(table, asked.orbits).columns[by])
+        if not count:
+            raise DataError(f"{table.source} has no {by} {', '.join(split.train)} to train on")
+        lines += [
+            Line(
+                label=method, split=split.name, config=describe(method, data, split, shown / count)
             )
-            config = with_settings(config, CHOSEN[objective_of(method)])
-            config = evaluated_often(config, (images or whole) / shown)
-            lines.append(Line(label=method, split=split.name, config=config))
+            for method in named_methods(methods, METHODS)
+        ]
     return Study(
         name=name,
         lines=tuple(lines),

@@ -28,7 +28,7 @@ ABOUT_HALVES = (
     "variance after Nadeau and Bengio, for halves; Wilcoxon's asks nothing of the distribution but symmetry."
 )
 ABOUT_SPLITS = (
-    "Every split is trained anew, but splits share images they are trained on, so that the paired t-test is "
+    "Every split is trained anew, but where splits share images they are trained on, the paired t-test is "
     "too sure of itself. The corrected one widens its variance after Nadeau and Bengio, by the size of the "
     "part that is scored over that of the part that is trained on; Wilcoxon's asks nothing of the "
     "distribution but symmetry."

@@ -36,7 +36,11 @@ _STOPPED = (
     "row, as in the paper, times the three tests the paper made. Raw pixels and the untrained encoder need "
     "no stopping."
 )
-_AT_END = "Scored at the end of training; the s.d. is over splits of the data, each trained anew."
+_AT_END = (
+    "Scored at the end of training. The s.d. is over splits of the data, each trained anew, with seeds "
+    "averaged within each; the interval is over seeds; p is of a paired t-test of OJ against the row, over "
+    "splits, times the three tests the paper made."
+)
 _RULE = (
     "Of queries that were drawn at random, in their order: the first six where OJ and EX are both right; "
     "then the first two where only OJ is, where only EX is, and where both are wrong, as far as there are "
@@ -136,6 +140,8 @@ def _measures(results: dict[str, Any], config: Mapping[str, Any]) -> str:
             [one for one in results.get(kind, []) if one["metric"] == metric]
             for kind in ("rows", "tests", "over_seeds")
         )
+        if not config["evaluation"]["validation"]:
+            rows = [row | {"epoch": None} for row in rows]
         tables = (
             score_table(rows)
             + tests_table(tests, results.get("about_tests", ""))
@@ -204,10 +210,30 @@ def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarr
     if decoded:
         inputs = [("canonical", any_arrays["canonical"]), ("query", any_arrays["query"])]
         columns = [(label, images[:_COLUMNS]) for label, images in [*inputs, *decoded]]
-        caption = "Random test images, their targets, and what is decoded from their codes."
+        caption = (
+            "Random test images, their targets, and what is decoded from their codes."
+            + _errors(found)
+        )
         drawn = figures.image_columns(columns)
         shown.append(section("Rectified", shown_in.show("decoded", drawn, caption)))
     return "".join(shown)
+
+
+def _errors(found: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+    """How far rectified images are from their targets, where that was learned."""
+    said = []
+    for label in ("OE", "OJ"):
+        if label in found:
+            target, made = (found[label][name].astype(float) for name in ("canonical", "rectified"))
+            share = np.square(made - target).mean() / np.square(target - target.mean(0)).mean()
+            said.append(f"{label} {share:.2f}")
+    if not said:
+        return ""
+    count = len(found[said[0].split()[0]]["canonical"])
+    return (
+        f" The squared error over {count} of them, as a share of the variance of the targets: "
+        f"{', '.join(said)}."
+    )
 
 
 def _answers_of(oj: Mapping[str, np.ndarray]) -> tuple[_Rows, _Hits]:

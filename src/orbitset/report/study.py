@@ -101,7 +101,15 @@ def score_table(rows: Sequence[dict[str, Any]]) -> str:
         ]
         for row in ordered(rows)
     ]
-    head = ["method", "mean ± s.d.", "paper", "p", "95 %, seeds", "stopped", "repeated"]
+    head = [
+        "method",
+        "mean ± s.d.",
+        "paper",
+        "p",
+        "95 % over seeds",
+        "stopped at epoch",
+        "repeated",
+    ]
     filled = [at for at in range(len(head)) if any(row[at] for row in cells)]
     return parts.table([head[at] for at in filled], [[row[at] for at in filled] for row in cells])
 
@@ -231,8 +239,8 @@ def times(run: Run, labels: Sequence[str], results: dict[str, Any]) -> str:
         cells.append([label, f"{images:,}", str(len(ended)), f"{seconds[label]:,.0f} s"])
     total = sum(seconds.values())
     return (
-        f"<h2>Time</h2><p>Trainings with their evaluations, one after the other: {total / 60:.1f} minutes "
-        "in all, those for curves included.</p>"
+        "<h2>Time</h2><p>Trainings with their evaluations, summed up though several may have run side by "
+        f"side: {total / 60:.1f} minutes in all, those for curves included.</p>"
         + parts.table(["method", "images per training", "trainings", "time"], cells)
     )
 
