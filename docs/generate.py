@@ -189,7 +189,9 @@ def _as_now(name: str, study: Study) -> dict[str, Experiment]:
         assert isinstance(config, ObservedExperiment)
         parts = config.evaluation
         split = Split(str(line.split), parts.train, parts.validation, parts.test)
-        found[line.name] = PHOTOGRAPHS[name](config.method, config.data, split, config.train.epochs)
+        found[line.name] = PHOTOGRAPHS[name](
+            config.method, split, config.train.epochs, data=config.data
+        )
     return found
 
 

@@ -43,9 +43,33 @@ def test_a_report_is_computed_from_the_metrics_and_not_from_old_results(orbitset
     assert names == {f"results.{end}" for end in ("md", "tex", "csv", "json")} | {"tests.csv"}
 
 
+def renamed(run, name):
+    for config in (run.path).rglob("config.json"):
+        config.write_text(config.read_text().replace('"name": "small"', f'"name": "{name}"'))
+
+
+def test_going_on_says_that_a_new_study_would_have_other_settings(orbitset, study, tmp_path):
+    run = Run(tmp_path / "run")
+    shutil.copytree(study.path, run.path)
+    renamed(run, "affine-mnist")
+    go_on = ("reproduce", "affine-mnist", "--resume", "--out", run.path, "-q")
+    assert (
+        "would have others" not in orbitset(*go_on).stderr
+    )  # it was cut down, and is not compared
+    run.write_json("config.json", run.config | {"cut_down": None})
+    said = orbitset(*go_on).stderr
+    assert "goes on with the settings it was started with" in said and "ST added" in said
+
+
+def test_another_experiment_is_not_gone_on_with(orbitset, fails, study):
+    done = orbitset("reproduce", "affine-mnist", "--resume", "--out", study.path)
+    fails(done, 2, "holds small, not affine-mnist")
+
+
 def test_what_was_left_out_is_said_at_the_end(orbitset, study, tmp_path):
     run = Run(tmp_path / "run")
     shutil.copytree(study.path, run.path)
+    renamed(run, "affine-mnist")
     (run / "OE/seed-0/left_out.json").write_text('{"rows": []}')
     done = orbitset("reproduce", "affine-mnist", "--resume", "--out", run.path, "-q")
     assert f"could not be used: {run / 'OE/seed-0/left_out.json'} says what" in done.stderr

@@ -82,6 +82,16 @@ def test_subjects_who_missed_a_session_are_named(tree):
     assert "in some sessions only, and not used: 002" in str(inspect_table(f"multi-pie:{tree}"))
 
 
+@pytest.mark.parametrize("spare", ["a", "session00", "z"])
+def test_a_second_link_to_a_session_hides_nothing(tree, tmp_path, spare):
+    elsewhere = tmp_path / "elsewhere"
+    (tree / "session01").rename(elsewhere)
+    for name in ("session01", spare):
+        (tree / name).symlink_to(elsewhere)
+    found = scan_multi_pie(tree)
+    assert len(found.table) == 208 and not found.missing
+
+
 def test_folders_may_be_links_but_no_circle(tree, tmp_path):
     folder = tree / "session01/multiview/250"
     folder.rename(tmp_path / "elsewhere")

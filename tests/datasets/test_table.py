@@ -80,3 +80,10 @@ def test_rows_are_chosen_by_value_and_unknown_ones_named():
         some_table().where("person", ["anna"])
     with pytest.raises(DataError, match="has no factor light; it has person, view"):
         some_table().where("light", ["1"])
+
+
+def test_what_was_left_out_before_is_named_too():
+    left = some_table().without([Problem(2, "is missing")], "skip")
+    rest = [Problem(row, "is alone") for row in left.rows]
+    with pytest.raises(DataError, match="is missing.*is alone"):
+        left.without(rest, "skip")

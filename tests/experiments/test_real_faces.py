@@ -68,6 +68,18 @@ def test_pointing04_is_trained_on_each_session_with_three_seeds(tmp_path):
     assert {line.config.encoder.contrast for line in study.lines} == {"local"}
 
 
+def test_a_smaller_set_is_marked_as_cut_down(pie32):
+    assert pie32_study(pie32).cut_down == "cut down: 32 images instead of 6,930"
+
+
+def test_rows_can_be_left_out(pie32):
+    (pie32 / "3.png").unlink()
+    with pytest.raises(DataError, match="row 5: 3.png"):
+        pie32_study(pie32)
+    study = pie32_study(pie32, on_problem="skip")
+    assert {line.config.orbits.on_problem for line in study.lines} == {"skip"}
+
+
 def test_images_that_cannot_be_used_are_not_counted(tmp_path):
     rows = [*itertools.product("ab", "12", ("-15", "0", "15"), ("0", "30")), ("a", "1", "0", "90")]
     folder = write(tmp_path / "pointing04", ("person", "session", "pan", "tilt"), rows)

@@ -1,6 +1,7 @@
 """Summaries of made-up metrics, held to loops and to scipy."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from scipy import stats
 
 from orbitset.config import to_dict, with_settings
+from orbitset.errors import RunError
 from orbitset.experiments import affine_digits
 from orbitset.experiments.scores import mean_curve, stopped_scores
 from orbitset.experiments.study import Line, Study
@@ -146,6 +148,17 @@ def test_curves_are_means_over_seeds(made):
     curve = mean_curve(runs)
     assert [point["epoch"] for point in curve] == pytest.approx([0.0, 0.1, 0.2, 0.3])
     assert curve[0]["accuracy"] == {"mean": pytest.approx(0.5), "sd": pytest.approx(0.1), "n": 3}
+
+
+def test_a_run_that_lacks_an_evaluation_is_named(made, tmp_path):
+    runs = []
+    for seed in SEEDS:
+        runs.append(Run(tmp_path / f"seed-{seed}"))
+        shutil.copytree(made[0] / f"OJ/seed-{seed}", runs[-1].path)
+    lines = (runs[1] / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (runs[1] / "metrics.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(RunError, match="twice: .*seed-1/metrics.jsonl has 3, others have 4"):
+        mean_curve(runs)
 
 
 def test_differences_over_seeds_pair_trainings_of_one_seed(made):

@@ -188,7 +188,7 @@ def train(
     print_results(results, as_json)
     if (run / "left_out.json").exists():
         say(f"\nleft out: {_left_out(run)}\nall of them: {run / 'left_out.json'}")
-    say(f"\nreport: {page}\nmodel: {run.path}")
+    say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if config.keeps_weights else ""))
 
 
 def _left_out(run: "Run") -> str:

@@ -1,7 +1,8 @@
 """Commands for whole experiments."""
 
+import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +23,10 @@ from orbitset.cli.options import (
     print_results,
     say,
 )
+
+if TYPE_CHECKING:
+    from orbitset.experiments.study import Study
+    from orbitset.runs import Run
 
 
 def reproduce(
@@ -73,7 +78,7 @@ def reproduce(
     """
     from orbitset.errors import check_choice
     from orbitset.experiments.reproduce import EXPERIMENTS, Asked, study_of
-    from orbitset.experiments.study import run_study, stored_study
+    from orbitset.experiments.study import run_study
     from orbitset.experiments.summary import summarise
     from orbitset.report import write_report
     from orbitset.runs import Run
@@ -95,7 +100,7 @@ def reproduce(
         on_problem=on_problem,
     )
     is_stored = resume and run.exists and not asked.given
-    study = stored_study(run) if is_stored else study_of(name, asked)
+    study = begun(name, run) if is_stored else study_of(name, asked)
     with interruptible(run):
         run_study(
             study,
@@ -114,3 +119,26 @@ def reproduce(
             say(f"\nsome of the data could not be used: {path} says what, and why")
             break
     say(f"\nreport: {page}")
+
+
+def begun(name: str, run: "Run") -> "Study":
+    """The study in a folder, to be gone on with as it was started."""
+    from orbitset.errors import ConfigError, RunError
+    from orbitset.experiments.reproduce import Asked, study_of
+    from orbitset.experiments.study import changed, stored_study
+
+    study = stored_study(run)
+    if study.name != name:
+        raise RunError(
+            f"{run.path} holds {study.name}, not {name}; choose another folder with --out",
+            is_usage=True,
+        )
+    if study.cut_down is None:
+        with contextlib.suppress(ConfigError):  # it needs options that are not given again
+            now = study_of(name, Asked())
+            if now.describe() != study.describe():
+                say(
+                    "goes on with the settings it was started with; a new one would have others: "
+                    f"{changed(study, now)}"
+                )
+    return study

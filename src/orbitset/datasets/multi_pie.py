@@ -153,12 +153,13 @@ def _files(root: Path) -> list[str]:
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
     found = []
-    been: set[str] = set()
+    above: dict[str, frozenset[str]] = {}
     for folder, inside, files in os.walk(root, followlinks=True):
-        if (real := os.path.realpath(folder)) in been:  # a link to a folder above
+        real, parents = os.path.realpath(folder), above.get(os.path.dirname(folder), frozenset())
+        if real in parents:  # a link to a folder above
             inside.clear()
             continue
-        been.add(real)
+        above[folder] = parents | {real}
         inside[:] = [name for name in inside if name not in _OTHER_FOLDERS]
         relative = Path(folder).relative_to(root)
         found += [(relative / name).as_posix() for name in files]

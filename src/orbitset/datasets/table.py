@@ -89,7 +89,8 @@ class ImageTable:
         bad = {row for problem in found for row in (problem.row, *problem.others)}
         kept = [at for at, row in enumerate(self.rows) if row not in bad]
         if not kept:
-            raise DataError(f"nothing is left of {self.source}: {named(found)}")
+            everything = sorted((*self.left_out, *found), key=lambda problem: problem.row)
+            raise DataError(f"nothing is left of {self.source}: {named(everything)}")
         return replace(self.at(kept), left_out=(*self.left_out, *found))
 
     def where(self, factor: str, chosen: Collection[str]) -> "ImageTable":

@@ -212,7 +212,7 @@ def _kth(distance_QG: Tensor, k: int) -> Tensor:
 def _power_of_two(points_ND: Tensor) -> float:
     """What brings the largest entry to about 1 without rounding any."""
     largest = float(points_ND.abs().max())
-    return 2.0 ** -math.frexp(largest)[1] if 0 < largest < math.inf else 1.0
+    return 2.0 ** min(1023, -math.frexp(largest)[1]) if 0 < largest < math.inf else 1.0
 
 
 def _rank_all(
@@ -223,6 +223,6 @@ def _rank_all(
     order = distance_QG.argsort(dim=1, stable=True)
     hits = relevant_QG.gather(1, order)
     place = torch.arange(1, hits.shape[1] + 1, device=hits.device)
-    precision = (hits * hits.cumsum(1) / place).sum(1) / found.relevant_Q[queries]
+    precision = (hits * hits.cumsum(1) / place.double()).sum(1) / found.relevant_Q[queries]
     found.average_precision_Q[queries] = precision.to(found.average_precision_Q)
     return order[:, :k]

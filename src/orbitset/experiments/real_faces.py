@@ -8,6 +8,7 @@ pointing04: INRIA's head poses, 15 people x 2 sessions x 93 poses, crops of 64 p
 All settings are those of rendered heads: nothing was chosen on either set.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -34,14 +35,12 @@ from orbitset.experiments.faces import (
 from orbitset.experiments.manifests import usable
 from orbitset.experiments.methods import Method, objective_of
 from orbitset.experiments.study import Line, Study
-from orbitset.orbits.observed import ObservedConfig
+from orbitset.orbits.observed import ObservedConfig, OnProblem
 from orbitset.seeds import stream
 
 PIE32_IMAGES, POINTING04_IMAGES = 200_000, 136_500
 """Shown in every training of a study"""
 PIE32_SPLITS, POINTING04_SEEDS = 5, 3
-_PIE32_FACTORS = ("identity", "camera", "flash")
-_POINTING04_FACTORS = ("person", "session", "pan", "tilt")
 
 
 def pie32_study(
@@ -50,10 +49,12 @@ def pie32_study(
     methods: Sequence[str] | None = None,
     images: int | None = None,
     seeds: int = 1,
+    on_problem: OnProblem = "stop",
 ) -> Study:
     """Five splits by identity: 33 people to train, 16 to choose a stopping time on, 17 to score."""
     data = _data("pie32", root)
-    table = read_manifest(manifest_of(data)).require(_PIE32_FACTORS)
+    table = read_manifest(manifest_of(data), on_problem=on_problem)
+    table = table.require(("identity", "camera", "flash"))
     people = sorted(set(table.columns["identity"]))
     if len(people) < 4:
         raise DataError(f"{table.source} has {len(people)} identities; 4 are needed for a split")
@@ -65,10 +66,16 @@ def pie32_study(
         parts = (order[:half], order[half:quarter], order[quarter:])
         named = (tuple(people[at] for at in sorted(part)) for part in parts)
         splits.append(Split(f"identities-{number}", *named))
-    return _study("pie32", pie32, data, table, splits, PIE32_IMAGES, methods, images, seeds)
+    made = functools.partial(pie32, data=data, on_problem=on_problem)
+    cuts = [*_fewer(table, 6_930), *what_is_cut(methods, METHODS, images, PIE32_IMAGES)]
+    shown = PIE32_IMAGES if images is None else images
+    lines = _lines(made, named_methods(methods, METHODS), table, splits, shown)
+    return _study("pie32", lines, seeds, cuts)
 
 
-def pie32(method: Method, data: str, split: Split, epochs: float) -> ObservedExperiment:
+def pie32(
+    method: Method, split: Split, epochs: float, *, data: str, on_problem: OnProblem = "stop"
+) -> ObservedExperiment:
     """One method on one split: an orbit is a person's cameras at one flash, its target the frontal one."""
     config = ObservedExperiment(
         name="pie32",
@@ -78,6 +85,7 @@ def pie32(method: Method, data: str, split: Split, epochs: float) -> ObservedExp
             orbit=("identity", "flash"),
             canonical="camera=c27",
             label="identity",
+            on_problem=on_problem,
             **batches_by("flash", method),
         ),
         encoder=face_encoder(),
@@ -99,19 +107,25 @@ def pointing04_study(
     methods: Sequence[str] | None = None,
     images: int | None = None,
     seeds: int = POINTING04_SEEDS,
+    on_problem: OnProblem = "skip",
 ) -> Study:
-    """Trained on one session and scored on the other at the end of training, both ways."""
+    """Trained on one session and scored on the other at the end of training, both ways. The two poses that
+    look straight up and down have no other pan and must be left out."""
     data = _data("pointing04", root)
-    table = read_manifest(manifest_of(data)).require(_POINTING04_FACTORS)
+    table = read_manifest(manifest_of(data), on_problem=on_problem)
+    table = table.require(("person", "session", "pan", "tilt"))
     splits = [Split("1-2", ("1",), (), ("2",)), Split("2-1", ("2",), (), ("1",))]
-    return _study(
-        "pointing04", pointing04, data, table, splits, POINTING04_IMAGES, methods, images, seeds
-    )
+    made = functools.partial(pointing04, data=data, on_problem=on_problem)
+    cuts = [*_fewer(table, 2_790), *what_is_cut(methods, METHODS, images, POINTING04_IMAGES)]
+    shown = POINTING04_IMAGES if images is None else images
+    lines = _lines(made, named_methods(methods, METHODS), table, splits, shown)
+    return _study("pointing04", lines, seeds, cuts)
 
 
-def pointing04(method: Method, data: str, split: Split, epochs: float) -> ObservedExperiment:
-    """One method one way: an orbit is the pans of a person at one tilt. The two poses that look straight up
-    and down have no other pan and are left out."""
+def pointing04(
+    method: Method, split: Split, epochs: float, *, data: str, on_problem: OnProblem = "skip"
+) -> ObservedExperiment:
+    """One method one way: an orbit is the pans of a person at one tilt, its target the frontal one."""
     config = ObservedExperiment(
         name="pointing04",
         data=data,
@@ -120,7 +134,7 @@ def pointing04(method: Method, data: str, split: Split, epochs: float) -> Observ
             orbit=("person", "session", "tilt"),
             canonical="pan=0",
             label="person",
-            on_problem="skip",
+            on_problem=on_problem,
             **batches_by("tilt", method),
         ),
         encoder=face_encoder(),
@@ -135,35 +149,36 @@ def _data(name: str, root: Path | None) -> str:
     return name if root is None else str((root / "manifest.csv").resolve())
 
 
-def _study(
-    name: str,
-    describe: Callable[[Method, str, Split, float], ObservedExperiment],
-    data: str,
+def _fewer(table: ImageTable, known: int) -> list[str]:
+    return [f"{len(table):,} images instead of {known:,}"] if len(table) < known else []
+
+
+def _lines(
+    describe: Callable[[Method, Split, float], ObservedExperiment],
+    methods: Sequence[Method],
     table: ImageTable,
     splits: Sequence[Split],
-    whole: int,
-    methods: Sequence[str] | None,
-    images: int | None,
-    seeds: int,
-) -> Study:
-    check_seeds(seeds)
-    shown = whole if images is None else images
+    images: int,
+) -> list[Line]:
     lines = []
     for split in splits:
-        asked = describe(METHODS[0], data, split, 1.0)
+        asked = describe(methods[0], split, 1.0)
         by = asked.evaluation.split_by
         count = sum(has in split.train for has in usable(table, asked.orbits).columns[by])
         if not count:
             raise DataError(f"{table.source} has no {by} {', '.join(split.train)} to train on")
         lines += [
-            Line(
-                label=method, split=split.name, config=describe(method, data, split, shown / count)
-            )
-            for method in named_methods(methods, METHODS)
+            Line(label=method, split=split.name, config=describe(method, split, images / count))
+            for method in methods
         ]
+    return lines
+
+
+def _study(name: str, lines: Sequence[Line], seeds: int, cuts: Sequence[str]) -> Study:
+    check_seeds(seeds)
     return Study(
         name=name,
         lines=tuple(lines),
         seeds=tuple(range(seeds)),
-        cut_down=cut_down_mark(what_is_cut(methods, METHODS, images, whole)),
+        cut_down=cut_down_mark(cuts),
     )

@@ -44,8 +44,11 @@ EXPERIMENTS: dict[str, tuple[Callable[..., Study], frozenset[str]]] = {
         multi_pie_study,
         frozenset({"methods", "images", "seeds", "root", "crops", "on_problem"}),
     ),
-    "pie32": (pie32_study, frozenset({"methods", "images", "seeds", "root"})),
-    "pointing04": (pointing04_study, frozenset({"methods", "images", "seeds", "root"})),
+    "pie32": (pie32_study, frozenset({"methods", "images", "seeds", "root", "on_problem"})),
+    "pointing04": (
+        pointing04_study,
+        frozenset({"methods", "images", "seeds", "root", "on_problem"}),
+    ),
 }
 """The function that describes each, and what it can be asked"""
 

@@ -204,6 +204,12 @@ def mean_curve(
     """Epoch and measures at every evaluation, averaged over n runs; the s.d. is the mean of those over draws
     or, where a run has none of its own, over the runs."""
     curve = []
+    counts = {run: len(run.records()) for run in runs}
+    most = max(counts.values())
+    if short := [f"{run / 'metrics.jsonl'} has {num}" for run, num in counts.items() if num < most]:
+        raise RunError(
+            f"evaluations are missing, or some are there twice: {', '.join(short)}, others have {most}"
+        )
     try:
         for records in zip(*(run.records() for run in runs), strict=True):
             epochs = [float(record["epoch"]) for record in records]

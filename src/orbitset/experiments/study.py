@@ -199,9 +199,9 @@ def run_study(
             is_usage=True,
         )
     elif stored_study(run).describe() != description:
-        changed = _changed(stored_study(run), study)
+        differing = changed(stored_study(run), study)
         raise ConfigError(
-            f"{run.path} was started with other settings ({changed})",
+            f"{run.path} was started with other settings ({differing})",
             hint="resume with the settings it was started with, or choose another folder with --out",
         )
     with run.locked():
@@ -270,7 +270,7 @@ def _train_one_by_one(trainings: _Trainings, device: str) -> None:
         trainings.finish(job, None)
 
 
-def _changed(old: Study, new: Study) -> str:
+def changed(old: Study, new: Study) -> str:
     """What differs, in words."""
     parts = [
         f"{name}: {getattr(old, name)} → {getattr(new, name)}"

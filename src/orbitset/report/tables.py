@@ -106,7 +106,7 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
         metric: [(row["method"], _figures(row)) for row in block]
         for metric, block in _by_metric(rows)
     }
-    marks = [textwrap.fill(mark, _WIDTH) for mark in _marks(rows)]
+    marks = [textwrap.fill(mark, _WIDTH) for mark in (*_about_p(rows), *_marks(rows))]
     return "\n\n".join([_aligned(blocks), *marks])
 
 
@@ -221,6 +221,16 @@ def write_tables(
         ("json", as_json),
     ):
         write_atomically(folder / f"results.{suffix}", f"{text}\n".encode())
+
+
+def _about_p(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which of several tests the p beside a score is of.
+
+    >>> _about_p([{"p_corrected": 0.01, "test": "paired-t", "correction": "bonferroni x 3"}])
+    ['p: paired-t, bonferroni x 3']
+    """
+    tested = [row for row in rows if row.get("p_corrected") is not None and row.get("test")]
+    return list(dict.fromkeys(f"p: {row['test']}, {row['correction']}" for row in tested))
 
 
 def _marks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
