@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, features
 
-from orbitset.datasets.pictures import Wanted, decoded, large_images, size_of
+from orbitset.datasets.pictures import Shares, Wanted, decoded, large_images, size_of
 
 GREY, COLOUR = Wanted(16), Wanted(16, is_colour=True)
 
@@ -257,3 +257,15 @@ def test_boxes_are_cut_out_of_the_whole_image(tmp_path):
     found = GREY.read(tmp_path / "a.png", (100.0, 200.0, 116.0, 216.0))
     assert (found[0] == pixels[200:216, 100:116]).all()
     assert "its box lies outside" in GREY.read(tmp_path / "a.png", (400.0, 0.0, 500.0, 9.0))
+
+
+@pytest.mark.parametrize("size", [(8, 4), (80, 40)])
+def test_shares_are_of_each_image_itself(tmp_path, size):
+    image = Image.new("L", size)
+    width, height = size
+    image.paste(200, (width // 2, height // 2, width, height))
+    image.save(tmp_path / "a.png")
+    below, above = (
+        GREY.read(tmp_path / "a.png", Shares(*box)) for box in ((0.5, 0.5, 1, 1), (0, 0, 0.5, 0.5))
+    )
+    assert below.max() == 200 and not above.any()

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orbitset.datasets.decode import first_size
-from orbitset.datasets.pictures import Box
+from orbitset.datasets.pictures import Box, Shares
 from orbitset.datasets.table import ImageTable
 from orbitset.errors import DataError
 
@@ -31,9 +30,7 @@ _UNUSED_CAMERAS = ("08_1", "19_1")
 _OTHER_FOLDERS = ("highres", "movie")
 """Beside multiview in a session"""
 _NAME = re.compile(r"(\d{3})_(\d{2})_(\d{2})_(\d{3})_(\d{2})\.png")
-_CROP = (0.25, 0.15, 0.75, 0.85)
-"""Left, top, right and bottom as fractions of the image"""
-CROPS: dict[str, Box] = dict.fromkeys(CAMERAS, _CROP)
+CROPS: dict[str, Box] = dict.fromkeys(CAMERAS, Shares(0.25, 0.15, 0.75, 0.85))
 """The part of each camera's images that is used where no boxes are given: the middle, where every camera has
 the head. Coarse; written without the images at hand, so look at a few and give boxes if they do not fit."""
 
@@ -133,15 +130,8 @@ def path_of(subject: str, session: str, recording: str, camera: str, light: str)
 
 
 def crop_by_camera(table: ImageTable) -> ImageTable:
-    """Boxes from the one crop each camera has, for images of the size of the first that can be read."""
-    width, height = first_size(table)
-    scale = (width, height, width, height)
-    crops = {
-        camera.replace("_", ""): tuple(a * b for a, b in zip(share, scale, strict=True))
-        for camera, share in CROPS.items()
-    }
-    boxes: list[Box] = [crops[view] for view in table.columns["view"]]  # type: ignore[misc]
-    return replace(table, boxes=tuple(boxes))
+    """With the one crop each camera has."""
+    return replace(table, boxes=tuple(CROPS[_folder(view)] for view in table.columns["view"]))
 
 
 def _folder(camera: str) -> str:

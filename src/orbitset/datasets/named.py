@@ -20,10 +20,7 @@ from orbitset.datasets.images import Splits
 from orbitset.datasets.kept_heads import load_heads
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.mnist import data_root, is_mnist_folder, load_mnist
-from orbitset.datasets.multi_pie import (
-    crop_by_camera,
-    scan_multi_pie,
-)
+from orbitset.datasets.multi_pie import crop_by_camera, scan_multi_pie
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.plain import is_plain, load_plain
 from orbitset.datasets.segments import SegmentConfig

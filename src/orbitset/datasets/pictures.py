@@ -12,13 +12,23 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-Box = tuple[float, float, float, float]
-"""Left, top, right and bottom edge in pixels"""
+
+class Shares(NamedTuple):
+    """Left, top, right and bottom as shares of an image, whatever its size."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+Box = tuple[float, float, float, float] | Shares
+"""Left, top, right and bottom edge in pixels, or as shares"""
 SUFFIXES = frozenset(
     f".{name}"
     for name in "jpg jpeg png bmp gif tif tiff webp ppm pgm pbm jp2 avif".split()  # noqa: SIM905
@@ -101,7 +111,7 @@ class Wanted:
         """An image that was decoded already."""
         plain = _opaque(_eight_bits(image)).convert("RGB" if self.is_colour else "L")
         if box is not None:
-            left, top, right, bottom = map(round, box)
+            left, top, right, bottom = _pixels(box, image.size)
             plain = plain.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
         if self.size_px is not None and plain.size != (self.size_px, self.size_px):
             plain = _padded(plain, self.size_px)
@@ -250,11 +260,17 @@ def _padded(image: Image.Image, size_px: int) -> Image.Image:
     return ImageOps.pad(image, (size_px, size_px), Image.Resampling.LANCZOS)
 
 
+def _pixels(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    scale = (*size, *size) if isinstance(box, Shares) else (1, 1, 1, 1)
+    left, top, right, bottom = (round(edge * by) for edge, by in zip(box, scale, strict=True))
+    return left, top, right, bottom
+
+
 def box_fault(box: Box | None, size: tuple[int, int]) -> str | None:
     """Why an image of that size cannot be cut to its box, if it cannot."""
     if box is None:
         return None
-    left, top, right, bottom = map(round, box)
+    left, top, right, bottom = _pixels(box, size)
     if left < size[0] and top < size[1] and right > 0 and bottom > 0:
         return None
     return f"has {shown(size)} px, and its box lies outside"
