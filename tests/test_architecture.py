@@ -69,6 +69,7 @@ def test_tests_mirror_the_source():
         "test_gpu_kernels.py",
         "test_documentation.py",
         "test_examples.py",
+        "test_records.py",
     }
     assert tests - own <= expected, "a test file without a source file of its name"
 
