@@ -123,7 +123,7 @@ def reproduce(
 
 def begun(name: str, run: "Run") -> "Study":
     """The study in a folder, to be gone on with as it was started."""
-    from orbitset.errors import ConfigError, RunError
+    from orbitset.errors import ConfigError, DataError, RunError
     from orbitset.experiments.reproduce import Asked, study_of
     from orbitset.experiments.study import changed, stored_study
 
@@ -134,7 +134,9 @@ def begun(name: str, run: "Run") -> "Study":
             is_usage=True,
         )
     if study.cut_down is None:
-        with contextlib.suppress(ConfigError):  # it needs options that are not given again
+        with contextlib.suppress(
+            ConfigError, DataError
+        ):  # it needs options, or data, not given again
             now = study_of(name, Asked())
             if now.describe() != study.describe():
                 say(

@@ -221,15 +221,15 @@ def _pictures(shown_in: parts.Figures, found: Mapping[str, Mapping[str, np.ndarr
 
 def _errors(found: Mapping[str, Mapping[str, np.ndarray]]) -> str:
     """How far rectified images are from their targets, where that was learned."""
-    said = []
+    said, count = [], 0
     for label in ("OE", "OJ"):
         if label in found:
             target, made = (found[label][name].astype(float) for name in ("canonical", "rectified"))
-            share = np.square(made - target).mean() / np.square(target - target.mean(0)).mean()
-            said.append(f"{label} {share:.2f}")
+            count, variance = len(target), np.square(target - target.mean(0)).mean()
+            if variance > 0:
+                said.append(f"{label} {np.square(made - target).mean() / variance:.2f}")
     if not said:
         return ""
-    count = len(found[said[0].split()[0]]["canonical"])
     return (
         f" The squared error over {count} of them, as a share of the variance of the targets: "
         f"{', '.join(said)}."
