@@ -44,7 +44,7 @@ def test_a_report_is_computed_from_the_metrics_and_not_from_old_results(orbitset
 
 
 def renamed(run, name):
-    for config in (run.path).rglob("config.json"):
+    for config in run.path.rglob("config.json"):
         config.write_text(config.read_text().replace('"name": "small"', f'"name": "{name}"'))
 
 
@@ -53,9 +53,8 @@ def test_going_on_says_that_a_new_study_would_have_other_settings(orbitset, stud
     shutil.copytree(study.path, run.path)
     renamed(run, "affine-mnist")
     go_on = ("reproduce", "affine-mnist", "--resume", "--out", run.path, "-q")
-    assert (
-        "would have others" not in orbitset(*go_on).stderr
-    )  # it was cut down, and is not compared
+    # it was cut down, and is not compared
+    assert "would have others" not in orbitset(*go_on).stderr
     run.write_json("config.json", run.config | {"cut_down": None})
     said = orbitset(*go_on).stderr
     assert "goes on with the settings it was started with" in said and "ST added" in said

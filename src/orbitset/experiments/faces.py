@@ -107,38 +107,56 @@ def faces(
 ) -> ObservedExperiment:
     """One method on one of Multi-PIE's splits, or on heads: an orbit is the views of a person in one light
     and session, its target the frontal one."""
-    config = ObservedExperiment(
-        name=data.partition(":")[0],
-        data=data,
-        method=method,
-        orbits=ObservedConfig(
+    return face_experiment(
+        data.partition(":")[0],
+        data,
+        method,
+        ObservedConfig(
             orbit=("person", "light", "session"),
             canonical=f"view={'0' if data.startswith('heads') else multi_pie.CANONICAL}",
             label="person",
             size_px=size_px,
-            **batches_by("light", method),
         ),
-        encoder=face_encoder(channels),
-        evaluation=PairsConfig(
+        PairsConfig(
             split_by="session",
             train=split.train,
             validation=split.validation,
             test=split.test,
             exclude=("view", "light"),
         ),
+        images / images_per_epoch,
+        alike="light",
+        channels=channels,
     )
-    return evaluated_often(
-        with_settings(config, CHOSEN[objective_of(method)]), images / images_per_epoch
+
+
+def face_experiment(
+    name: str,
+    data: str,
+    method: Method,
+    orbits: ObservedConfig,
+    evaluation: PairsConfig,
+    epochs: float,
+    *,
+    alike: str,
+    channels: tuple[int, ...] = CHANNELS,
+    is_private: bool = False,
+) -> ObservedExperiment:
+    """With what all sets of faces share. Whatever the method, the encoder looks at local contrast: no loss
+    brings the lights of a person together (docs/decisions/0009)."""
+    config = ObservedExperiment(
+        name=name,
+        data=data,
+        method=method,
+        orbits=replace(orbits, **_batches_by(alike, method)),
+        encoder=EncoderConfig(channels=channels, code_size=1024, contrast="local"),
+        evaluation=evaluation,
+        is_private=is_private,
     )
+    return evaluated_often(with_settings(config, CHOSEN[objective_of(method)]), epochs)
 
 
-def face_encoder(channels: tuple[int, ...] = CHANNELS) -> EncoderConfig:
-    """The paper's network. Whatever the method, it looks at local contrast: no loss brings the lights of a
-    person together (docs/decisions/0009)."""
-    return EncoderConfig(channels=channels, code_size=1024, contrast="local")
-
-
-def batches_by(factor: str, method: Method) -> dict[str, Any]:
+def _batches_by(factor: str, method: Method) -> dict[str, Any]:
     """Batches of about 72 images, as in the paper: members of an orbit are dealt out evenly, so that 4 of 13
     are 4 or 5, and 4 of 5 are all. For methods that push orbits apart they go by a factor that should not do
     it for them."""

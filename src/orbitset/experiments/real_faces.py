@@ -14,26 +14,22 @@ from pathlib import Path
 
 import torch
 
-from orbitset.config import with_settings
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.named import manifest_of
 from orbitset.datasets.table import ImageTable
 from orbitset.errors import DataError
 from orbitset.experiments.config import ObservedExperiment, PairsConfig
 from orbitset.experiments.faces import (
-    CHOSEN,
     METHODS,
     Split,
-    batches_by,
     check_seeds,
     cut_down_mark,
-    evaluated_often,
-    face_encoder,
+    face_experiment,
     named_methods,
     what_is_cut,
 )
 from orbitset.experiments.manifests import usable
-from orbitset.experiments.methods import Method, objective_of
+from orbitset.experiments.methods import Method
 from orbitset.experiments.study import Line, Study
 from orbitset.orbits.observed import ObservedConfig, OnProblem
 from orbitset.seeds import stream
@@ -69,36 +65,34 @@ def pie32_study(
     made = functools.partial(pie32, data=data, on_problem=on_problem)
     cuts = [*_fewer(table, 6_930), *what_is_cut(methods, METHODS, images, PIE32_IMAGES)]
     shown = PIE32_IMAGES if images is None else images
-    lines = _lines(made, named_methods(methods, METHODS), table, splits, shown)
-    return _study("pie32", lines, seeds, cuts)
+    return _study("pie32", made, table, splits, methods, shown, seeds, cuts)
 
 
 def pie32(
     method: Method, split: Split, epochs: float, *, data: str, on_problem: OnProblem = "stop"
 ) -> ObservedExperiment:
     """One method on one split: an orbit is a person's cameras at one flash, its target the frontal one."""
-    config = ObservedExperiment(
-        name="pie32",
-        data=data,
-        method=method,
-        orbits=ObservedConfig(
+    return face_experiment(
+        "pie32",
+        data,
+        method,
+        ObservedConfig(
             orbit=("identity", "flash"),
             canonical="camera=c27",
             label="identity",
             on_problem=on_problem,
-            **batches_by("flash", method),
         ),
-        encoder=face_encoder(),
-        evaluation=PairsConfig(
+        PairsConfig(
             split_by="identity",
             train=split.train,
             validation=split.validation,
             test=split.test,
             exclude=("camera", "flash"),
         ),
+        epochs,
+        alike="flash",
         is_private=True,
     )
-    return evaluated_often(with_settings(config, CHOSEN[objective_of(method)]), epochs)
 
 
 def pointing04_study(
@@ -118,31 +112,29 @@ def pointing04_study(
     made = functools.partial(pointing04, data=data, on_problem=on_problem)
     cuts = [*_fewer(table, 2_790), *what_is_cut(methods, METHODS, images, POINTING04_IMAGES)]
     shown = POINTING04_IMAGES if images is None else images
-    lines = _lines(made, named_methods(methods, METHODS), table, splits, shown)
-    return _study("pointing04", lines, seeds, cuts)
+    return _study("pointing04", made, table, splits, methods, shown, seeds, cuts)
 
 
 def pointing04(
     method: Method, split: Split, epochs: float, *, data: str, on_problem: OnProblem = "skip"
 ) -> ObservedExperiment:
     """One method one way: an orbit is the pans of a person at one tilt, its target the frontal one."""
-    config = ObservedExperiment(
-        name="pointing04",
-        data=data,
-        method=method,
-        orbits=ObservedConfig(
+    return face_experiment(
+        "pointing04",
+        data,
+        method,
+        ObservedConfig(
             orbit=("person", "session", "tilt"),
             canonical="pan=0",
             label="person",
             on_problem=on_problem,
-            **batches_by("tilt", method),
         ),
-        encoder=face_encoder(),
-        evaluation=PairsConfig(
+        PairsConfig(
             split_by="session", train=split.train, test=split.test, exclude=("pan", "tilt")
         ),
+        epochs,
+        alike="tilt",
     )
-    return evaluated_often(with_settings(config, CHOSEN[objective_of(method)]), epochs)
 
 
 def _data(name: str, root: Path | None) -> str:
@@ -153,32 +145,28 @@ def _fewer(table: ImageTable, known: int) -> list[str]:
     return [f"{len(table):,} images instead of {known:,}"] if len(table) < known else []
 
 
-def _lines(
+def _study(
+    name: str,
     describe: Callable[[Method, Split, float], ObservedExperiment],
-    methods: Sequence[Method],
     table: ImageTable,
     splits: Sequence[Split],
+    methods: Sequence[str] | None,
     images: int,
-) -> list[Line]:
+    seeds: int,
+    cuts: Sequence[str],
+) -> Study:
+    check_seeds(seeds)
     lines = []
     for split in splits:
-        asked = describe(methods[0], split, 1.0)
+        asked = describe(METHODS[0], split, 1.0)
         by = asked.evaluation.split_by
         count = sum(has in split.train for has in usable(table, asked.orbits).columns[by])
         if not count:
             raise DataError(f"{table.source} has no {by} {', '.join(split.train)} to train on")
         lines += [
             Line(label=method, split=split.name, config=describe(method, split, images / count))
-            for method in methods
+            for method in named_methods(methods, METHODS)
         ]
-    return lines
-
-
-def _study(name: str, lines: Sequence[Line], seeds: int, cuts: Sequence[str]) -> Study:
-    check_seeds(seeds)
     return Study(
-        name=name,
-        lines=tuple(lines),
-        seeds=tuple(range(seeds)),
-        cut_down=cut_down_mark(cuts),
+        name=name, lines=tuple(lines), seeds=tuple(range(seeds)), cut_down=cut_down_mark(cuts)
     )
