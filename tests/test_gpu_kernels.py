@@ -1,29 +1,22 @@
 """Kernels of our own held to plain torch code; run with -m gpu where there is a GPU."""
 
+import copy
 import warnings
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from orbitset import kernels
 from orbitset.config import with_settings
 from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
 from orbitset.encoders.fused import FusedEncoder, _Pass
 from orbitset.errors import ConfigError
 from orbitset.experiments import affine_digits, train
+from orbitset.kernels.code_norm import NormalisedCodes, can_normalise
 from orbitset.losses import (
     LossConfig,
     build_loss,
-    distance_matrix,
-    exemplar_loss,
-    mine,
     objective,
-    reconstruction_loss,
-    triplet_loss,
 )
-from orbitset.losses.every_triplet import every_triplet_terms
-from orbitset.losses.triplet import mined_terms
 from orbitset.orbits import AffineOrbits, AffineRanges, OrbitBatches, sample_affine, warp
 from orbitset.orbits.affine import warp_reference
 from orbitset.runs import Run
@@ -203,6 +196,39 @@ def test_the_fused_pass_goes_back_once_and_only_in_training():
         fused(images)
 
 
+@pytest.mark.parametrize("has_more", [False, True])
+@pytest.mark.parametrize("num", [2, 70, 600])
+def test_batch_norm_of_codes_is_torchs(num, has_more):
+    torch.manual_seed(0)
+    linear = (3 + 2 * torch.randn(num, 48, device="cuda")).bfloat16()
+    more = torch.randn(num, 48, device="cuda").bfloat16() if has_more else None
+    pull = torch.randn(num, 48, device="cuda")
+    norm = torch.nn.BatchNorm1d(48, momentum=0.3).cuda()
+    torch.nn.init.uniform_(norm.weight, -1, 1)
+    torch.nn.init.normal_(norm.bias)
+    truth = copy.deepcopy(norm).double()
+    leaf = linear.double().requires_grad_()
+    expected = truth(leaf)
+    expected.backward(pull.double() + (0 if more is None else more.double()))
+
+    rounded, gradient = torch.empty_like(linear), torch.empty_like(linear)
+    assert can_normalise(norm, num) and not can_normalise(norm, 1)
+    codes = NormalisedCodes(linear, norm, rounded)
+    grad_weight, grad_bias, grad_before = codes.backward(pull, more, gradient)
+    torch.testing.assert_close(codes.codes_ND.double(), expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(rounded, codes.codes_ND.bfloat16())
+    for ours, theirs in (
+        (norm.running_mean, truth.running_mean),
+        (norm.running_var, truth.running_var),
+        (grad_weight, truth.weight.grad),
+        (grad_bias, truth.bias.grad),
+    ):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+    assert norm.num_batches_tracked == 1
+    torch.testing.assert_close(gradient.double(), leaf.grad, rtol=2**-7, atol=1e-3)
+    assert grad_before.abs().max() < 1e-3  # batch norm does not see a bias before it
+
+
 def test_weights_that_are_not_channels_last_get_their_own_gradients():
     images = torch.rand(4, 1, 32, 32, device="cuda")
     grads = []
@@ -233,109 +259,6 @@ def test_the_warp_kernel_is_within_a_grey_level(size_px):
     ours = warp(images, params, 64, rows_B=rows)
     assert (ours - warp_reference(images[rows], params, 64)).abs().max() < 1 / 255
     assert (ours[0] == 0).all()
-
-
-def _batch(kind, num):
-    generator = torch.Generator().manual_seed(num)
-    codes = torch.randn(num, 24, generator=generator)
-    orbits = torch.randint(0, 9, (num,), generator=generator)
-    if kind == "ties":
-        codes = codes.round()
-    if kind == "one orbit":
-        orbits = torch.zeros_like(orbits)
-    if kind == "singletons":
-        orbits = torch.arange(num)
-    if kind == "duplicates":
-        codes[num // 2 :] = codes[: num - num // 2].clone()
-    return codes, orbits
-
-
-@pytest.mark.parametrize("variant", ["semihard-else-farthest", "semihard-nearest", "hardest"])
-@pytest.mark.parametrize("kind", ["random", "ties", "one orbit", "singletons", "duplicates"])
-@pytest.mark.parametrize("num", [2, 33, 300])
-def test_mined_triplets_loss_and_gradient_are_the_cpus(variant, kind, num):
-    assert kernels.are_available(torch.device("cuda", 0))
-    codes, orbits = _batch(kind, num)
-    distances = distance_matrix(codes)
-    found = []
-    for device in ("cpu", "cuda"):
-        mined = mine(distances.to(device), orbits.to(device), variant, margin=12.0)
-        leaf = codes.clone().to(device).requires_grad_()
-        loss = triplet_loss(leaf, mined.triplets, margin=12.0, valid=mined.valid)
-        loss.backward()
-        found.append((mined.compact(), loss, leaf.grad))
-    (triplets, loss, grad), (gpu_triplets, gpu_loss, gpu_grad) = found
-    for ours, theirs in zip(gpu_triplets, triplets, strict=True):
-        assert torch.equal(ours.cpu(), theirs)
-    torch.testing.assert_close(gpu_loss.cpu(), loss, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(gpu_grad.cpu(), grad, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["random", "ties", "one orbit", "singletons", "duplicates"])
-@pytest.mark.parametrize("num", [2, 33, 300, 2100])  # the last is too many for the kernel
-@pytest.mark.parametrize("is_semihard", [False, True])
-def test_the_loss_over_every_triplet_and_its_gradient_are_the_cpus(kind, num, is_semihard):
-    codes, orbits = _batch(kind, num)
-    found = []
-    for device in ("cpu", "cuda"):
-        leaf = codes.clone().to(device).requires_grad_()
-        loss, active = every_triplet_terms(
-            leaf, orbits.to(device), margin=12.5, is_semihard=is_semihard
-        )
-        loss.backward()
-        found.append((loss.detach().cpu(), active.cpu(), leaf.grad.cpu()))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("mining", ["semihard-else-farthest", "all"])
-def test_the_triplet_gradient_is_the_same_every_time(mining):
-    codes, orbits = (part.cuda() for part in _batch("random", 300))
-    found = []
-    for _ in range(3):
-        leaf = codes.clone().requires_grad_()
-        loss, _ = mined_terms(leaf, orbits, mining, margin=12.0)
-        loss.backward()
-        found.append((loss, leaf.grad))
-    for loss, grad in found[1:]:
-        assert torch.equal(loss, found[0][0]) and torch.equal(grad, found[0][1])
-
-
-@pytest.mark.parametrize("mining", ["semihard-else-farthest", "all"])
-def test_a_code_that_is_not_finite_makes_the_loss_so(mining):
-    codes, orbits = (part.cuda() for part in _batch("random", 33))
-    codes[3, 5] = float("nan")
-    assert mined_terms(codes, orbits, mining, margin=12.0)[0].isnan()
-
-
-def test_squared_errors_and_their_gradient_are_the_cpus():
-    torch.manual_seed(0)
-    images, targets = torch.rand(5, 1, 9, 9), torch.rand(5, 1, 9, 9)
-    leaf, gpu_leaf = (images.clone().to(d).requires_grad_() for d in ("cpu", "cuda"))
-    loss = reconstruction_loss(leaf, targets)
-    gpu_loss = reconstruction_loss(gpu_leaf, targets.cuda())
-    (3 * loss).backward()
-    (3 * gpu_loss).backward()
-    torch.testing.assert_close(gpu_loss.cpu(), loss)
-    torch.testing.assert_close(gpu_leaf.grad.cpu(), leaf.grad)
-
-
-@pytest.mark.parametrize("chunk_bytes", [2**30, 4 * 50 * 4])
-def test_the_exemplar_loss_on_a_gpu_is_close_to_float32(chunk_bytes):
-    torch.manual_seed(0)
-    codes, weight, bias = torch.randn(17, 8), torch.randn(50, 8), torch.randn(50)
-    orbit = torch.randint(0, 50, (17,))
-    on_cpu, on_gpu = (
-        [part.clone().to(device).requires_grad_() for part in (codes, weight, bias)]
-        for device in ("cpu", "cuda")
-    )
-    expected = F.cross_entropy(F.linear(*on_cpu), orbit)
-    a, b, c = on_gpu
-    found = exemplar_loss(a, orbit.cuda(), b, c, chunk_bytes=chunk_bytes)
-    expected.backward()
-    found.backward()
-    torch.testing.assert_close(found.cpu(), expected, rtol=2e-3, atol=2e-3)
-    for ours, theirs in zip(on_gpu, on_cpu, strict=True):
-        assert _error(ours.grad.cpu(), theirs.grad) < 5e-3
 
 
 def _training(method, engine, mode="fixed", *, use_bfloat16=True):

@@ -34,7 +34,7 @@ def test_every_kernel_of_a_network_compiles(settings, num, uses_decoder):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_the_other_kernels_compile(arch):
-    for file in ("warp.cu", "triplets.cu", "squared_error.cu"):
+    for file in ("warp.cu", "triplets.cu", "squared_error.cu", "code_norm.cu"):
         assert nvrtc.compile_cubin(nvrtc.source(file, {"THREADS": 128}), arch)
     assert nvrtc.compile_cubin(layers.finish_step_source(), arch)
     assert nvrtc.compile_cubin(layers.find_switches(4, 128).text, arch)

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from orbitset.encoders.fused_code import CodeLayer
 from orbitset.encoders.fused_launch import Launches, Pair, Source
 from orbitset.encoders.fused_plan import Plan, encoder_kinds, why_not_fused
 from orbitset.encoders.rectifying import RectifyingEncoder
 from orbitset.kernels import layers as kernels
-from orbitset.precision import products_in
 
 
 class FusedEncoder(nn.Module):
@@ -87,6 +86,7 @@ class _Pass:
         self.grad_images = torch.empty_like(self.images) if image_gradient else None
         self.num = len(images)
         self.launch = Launches(plan, self.num)
+        self.code = CodeLayer(plan, self.num, uses_decoder)
         num_norms = len(plan.norms) + (plan.depth if uses_decoder else 0)
         shape = (num_norms, 2, kernels.REPLICAS * 2 * max(plan.widths))
         self.sums = torch.zeros(shape, dtype=torch.float64, device=images.device)
@@ -98,7 +98,7 @@ class _Pass:
         self.kept: list[Tensor] = []  # gradients that are read again for those of the weights
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        plan, model = self.plan, self.plan.model
+        plan = self.plan
         for layer in range(plan.depth):
             y = self._empty(plan.sizes[layer], plan.widths[layer + 1])
             self.y.append(y)
@@ -109,32 +109,20 @@ class _Pass:
                 size = plan.sizes[layer] // 2
                 self.switches[layer] = self._empty(size, plan.widths[layer + 1], torch.uint8)
                 self.launch.find_switches(target, self.switches[layer])
-        top_width = plan.widths[-1]
-        self.pooled = self._empty(plan.top, top_width)
         last = kernels.operand(self.y[-1], norm=self._norm(plan.depth - 1))
-        self.launch.pointwise(plan.top, top_width, "ACT_POOL", last, "STORE", self.pooled)
-        weight = model.encoder.code.weight.detach()
-        # the kernels keep channels last, the weights expect them first
-        by_channel = weight.view(len(weight), top_width, plan.top**2)
-        self.code_weight = by_channel.transpose(1, 2).bfloat16().reshape(len(weight), -1)
-        bias = model.encoder.code.bias.detach().bfloat16()
-        linear = F.linear(self.pooled.flatten(1), self.code_weight, bias).float()
-        with torch.enable_grad():
-            self.linear = linear.requires_grad_()
-            self.codes = model.code_norm(self.linear)
-        codes = self.codes.detach()
+        self.launch.pointwise(
+            plan.top, plan.widths[-1], "ACT_POOL", last, "STORE", self.code.pooled
+        )
+        codes = self.code.encode()
         rectified = codes.new_empty(0)
         if self.uses_decoder:
-            rectified = self._decode(codes)
+            rectified = self._decode()
         self._update_norms()
-        # the nested graph's own output must not be handed out
-        return codes.clone() if codes.data_ptr() == linear.data_ptr() else codes, rectified
+        return codes, rectified
 
-    def _decode(self, codes: Tensor) -> Tensor:
+    def _decode(self) -> Tensor:
         plan, model = self.plan, self.plan.model
-        self.rounded_codes = codes.bfloat16()
-        top = self.rounded_codes @ self.code_weight
-        self.z[plan.depth] = top.view(self.num, plan.top, plan.top, plan.widths[-1])
+        self.z[plan.depth] = self.code.decode()
         target = kernels.operand(self.z[plan.depth], norm=self._decoder_norm(plan.depth))
         self.launch.pointwise(plan.top, plan.widths[-1], "RAW", target, "STATS", target)
         for layer in range(plan.depth - 1, 0, -1):
@@ -143,46 +131,27 @@ class _Pass:
             source = self._decoder_input(layer)
             self.launch.convolve(layer, *source, "STATS", target, transposed=True)
         size = plan.sizes[0]
-        rectified = torch.empty(self.num, 1, size, size, device=codes.device)
+        rectified = torch.empty(self.num, 1, size, size, device=self.images.device)
         target = kernels.operand(rectified)
         source = self._decoder_input(0)
         self.launch.convolve(0, *source, "IMAGE", target, transposed=True, bias=model.decoder.bias)
         return rectified
 
     def backward(self, grad_codes: Tensor, grad_rectified: Tensor) -> list[Tensor | None]:
-        plan, model = self.plan, self.plan.model
-        factors = []
         if self.uses_decoder:
             grad_rectified = grad_rectified.contiguous()
-            grad_top = self._decoder_backward(grad_rectified)
-            factors.append((self.rounded_codes, grad_top))
-            grad_codes = grad_codes + (grad_top @ self.code_weight.T).float()
-        code_parameters = list(model.code_norm.parameters())
-        grad_linear, *grad_code_parameters = torch.autograd.grad(
-            self.codes, [self.linear, *code_parameters], grad_codes
-        )
-        rounded = grad_linear.bfloat16()
-        factors.append((rounded, self.pooled.flatten(1)))
-        grad_pooled = (rounded @ self.code_weight).view_as(self.pooled)
-        left, right = (torch.cat(parts) for parts in zip(*factors, strict=True))
-        grad_code_weight = (left.T @ right).view(-1, plan.top**2, plan.widths[-1])
+            self._decoder_backward(grad_rectified)
+        grad_pooled, grad_code = self.code.backward(grad_codes)
         self._encoder_backward(grad_pooled)
-
         grad_weights = self._sum_slabs()
         grad_norms, grad_decoder_norms = self._norm_gradients()
-        grads: list[Tensor | None] = [*grad_weights, *grad_norms]
-        shape = model.encoder.code.weight.shape
-        grads.append(grad_code_weight.transpose(1, 2).float().reshape(shape))
-        # a product is several times as fast as a sum over rows
-        with products_in("ieee", grad_linear.device):
-            grads.append((grad_linear.new_ones(1, self.num) @ grad_linear)[0])
-        grads += grad_code_parameters
+        grads: list[Tensor | None] = [*grad_weights, *grad_norms, *grad_code]
         if self.uses_decoder:
             grads += [*grad_decoder_norms, grad_rectified.sum().view(1)]
         return grads
 
-    def _decoder_backward(self, grad_rectified: Tensor) -> Tensor:
-        """Gradient of the top before its batch norm, (N, top pixels * channels)."""
+    def _decoder_backward(self, grad_rectified: Tensor) -> None:
+        """To the top before its batch norm."""
         plan = self.plan
         grad = grad_rectified
         for layer in range(plan.depth):
@@ -199,10 +168,10 @@ class _Pass:
             output = plan.decoder_output(layer)
             self.launch.convolve(layer, out_kind, arriving, output, target, transposed=False)
         top = self.z[plan.depth]
-        result = torch.empty_like(top)
         arriving = kernels.operand(grad, top, self._decoder_norm(plan.depth))
-        self.launch.pointwise(plan.top, plan.widths[-1], "GRAD", arriving, "STORE", result)
-        return result.view(self.num, -1)
+        self.launch.pointwise(
+            plan.top, plan.widths[-1], "GRAD", arriving, "STORE", self.code.grad_top
+        )
 
     def _encoder_backward(self, grad: Tensor) -> None:
         plan = self.plan

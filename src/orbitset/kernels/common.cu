@@ -68,6 +68,33 @@ __device__ __forceinline__ u32 pack(float lo, float hi) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
+__device__ __forceinline__ u32 pack_relu(float lo, float hi) {  // a NaN stays
+  u32 r;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
+// Of two numbers each, all bits where it holds.
+__device__ __forceinline__ u32 bits(bool in_low, bool in_high) { return (in_low ? 0xffffu : 0) | (in_high ? 0xffff0000u : 0); }
+__device__ __forceinline__ u32 is_equal(u32 a, u32 b) {
+#if __CUDA_ARCH__ >= 900
+  u32 r;
+  asm("set.eq.u32.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+#else
+  return bits(low(a) == low(b), high(a) == high(b));
+#endif
+}
+__device__ __forceinline__ u32 is_positive(u32 a) {
+#if __CUDA_ARCH__ >= 900
+  u32 r;
+  asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(0));
+  return r;
+#else
+  return bits(low(a) > 0.f, high(a) > 0.f);
+#endif
+}
+__device__ __forceinline__ u32& pair(uint4& v, int i) { return reinterpret_cast<u32*>(&v)[i]; }
+__device__ __forceinline__ u32 pair(const uint4& v, int i) { return reinterpret_cast<const u32*>(&v)[i]; }
 __device__ __forceinline__ void unpack(const uint4& v, float (&f)[8]) {
   f[0] = low(v.x), f[1] = high(v.x), f[2] = low(v.y), f[3] = high(v.y);
   f[4] = low(v.z), f[5] = high(v.z), f[6] = low(v.w), f[7] = high(v.w);
@@ -150,19 +177,23 @@ __device__ void fill_coefficients(float* shared, const Norm& norm, int first, in
   }
 }
 
+__device__ __forceinline__ float normed(const uint4& v, int i, const float (&scale)[8], const float (&shift)[8]) {
+  return fmaf(scale[i], i % 2 ? high(pair(v, i / 2)) : low(pair(v, i / 2)), shift[i]);
+}
 __device__ __forceinline__ uint4 activate(const uint4& v, const float (&scale)[8], const float (&shift)[8]) {
-  float f[8];
-  unpack(v, f);
+  uint4 r;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    f[i] = fmaf(scale[i], f[i], shift[i]);
-    f[i] = f[i] < 0.f ? 0.f : f[i];  // fmaxf would lose a NaN
-  }
-  return packed(f);
+  for (int p = 0; p < 4; ++p) pair(r, p) = pack_relu(normed(v, 2 * p, scale, shift), normed(v, 2 * p + 1, scale, shift));
+  return r;
 }
 __device__ __forceinline__ u32 max2(u32 a, u32 b) {
   u32 r;
   asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ u32 max2_of_numbers(u32 a, u32 b) {  // a NaN counts as none
+  u32 r;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
 __device__ __forceinline__ uint4 largest(const uint4& a, const uint4& b) {
@@ -186,20 +217,24 @@ __device__ __forceinline__ uint4 kept_at(const uint4& v, const Switches& switche
   return packed(f);
 }
 
-// Which of four cells holds the maximum of the rounded activations, the first of equals, for 8 channels;
-// 4 where none is above zero.
+// For 8 channels, all bits where a cell of four holds the maximum of the rounded activations: the first of equals,
+// and none if none is above zero.
 __device__ __forceinline__ void find_largest(
-    const float (&y)[4][8], const float (&scale)[8], const float (&shift)[8], int (&cell)[8]) {
+    const uint4 (&y)[4], const float (&scale)[8], const float (&shift)[8], uint4 (&is_largest)[4]) {
+  uint4 a[4];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    float best = 0.f;
-    cell[i] = 4;
+  for (int k = 0; k < 4; ++k) a[k] = activate(y[k], scale, shift);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      float a = fmaf(scale[i], y[k][i], shift[i]);
-      a = low(pack(a, 0.f));
-      if (a > best) best = a, cell[i] = k;
+  for (int p = 0; p < 4; ++p) {
+    const u32 most = max2_of_numbers(max2_of_numbers(pair(a[0], p), pair(a[1], p)), max2_of_numbers(pair(a[2], p), pair(a[3], p)));
+    u32 open = is_positive(most);
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+      const u32 found = is_equal(pair(a[k], p), most);
+      pair(is_largest[k], p) = open & found;
+      open &= ~found;
     }
+    pair(is_largest[3], p) = open;
   }
 }
 
@@ -232,9 +267,15 @@ struct Place {
 struct Sums {
   float first[8] = {}, second[8] = {};
 
-  __device__ __forceinline__ void add(int i, float a, float b) {
-    first[i] += a;
-    second[i] = fmaf(a, b, second[i]);
+  __device__ __forceinline__ void add(const uint4& a, const uint4& b) {
+    float f[8], g[8];
+    unpack(a, f);
+    unpack(b, g);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      first[i] += f[i];
+      second[i] = fmaf(f[i], g[i], second[i]);
+    }
   }
 };
 
@@ -268,37 +309,31 @@ __device__ void add_sums(u8* shared, const Sums& sums, double* to) {
 template <Output OUTPUT, int CHANNELS, int SIZE>
 __device__ __forceinline__ void finish(const Operand& to, uint4 v, const float (&scale)[8], const float (&shift)[8],
                                        Sums& sums, i64 at, i64 wide) {
-  if constexpr (OUTPUT != STORE) {
-    float f[8];
-    unpack(v, f);
-    if constexpr (OUTPUT == STATS) {
+  if constexpr (OUTPUT == STATS) {
+    sums.add(v, v);
+  } else if constexpr (OUTPUT == MASK || is_half(OUTPUT)) {
+    const uint4 y = load16(to.pre, at);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) sums.add(i, f[i], f[i]);
-    } else if constexpr (OUTPUT == MASK || is_half(OUTPUT)) {
-      float y[8];
-      unpack(load16(to.pre, at), y);
+    for (int p = 0; p < 4; ++p)
+      pair(v, p) &= is_positive(pack(normed(y, 2 * p, scale, shift), normed(y, 2 * p + 1, scale, shift)));
+    sums.add(v, y);
+  } else if constexpr (OUTPUT == MASK_POOL) {
+    uint4 y[4], is_largest[4], best;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        f[i] = fmaf(scale[i], y[i], shift[i]) > 0.f ? f[i] : 0.f;
-        sums.add(i, f[i], y[i]);
+    for (int k = 0; k < 4; ++k) y[k] = load16(to.pre, wide + (k / 2 * 2 * SIZE + k % 2) * CHANNELS);
+    find_largest(y, scale, shift, is_largest);
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      u32 any = 0, found = 0;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        any |= pair(is_largest[k], p);
+        found |= pair(is_largest[k], p) & pair(y[k], p);
       }
-      v = packed(f);
-    } else if constexpr (OUTPUT == MASK_POOL) {
-      float y[4][8];
-      int cell[8];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) unpack(load16(to.pre, wide + (k / 2 * 2 * SIZE + k % 2) * CHANNELS), y[k]);
-      find_largest(y, scale, shift, cell);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float best = 0.f;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) best = cell[i] == k ? y[k][i] : best;
-        f[i] = cell[i] < 4 ? f[i] : 0.f;
-        sums.add(i, f[i], best);
-      }
-      v = packed(f);
+      pair(best, p) = found;
+      pair(v, p) &= any;
     }
+    sums.add(v, best);
   }
   store16(const_cast<void*>(to.values), at, v);
 }

@@ -3,12 +3,16 @@
 //
 // A block takes one tile after another: the operand with a rim of one pixel into shared memory, all nine
 // taps from there, the result back through shared memory. With two BUFFERS the next tile is fetched meanwhile.
+// The 16-pixel parts of a warp lie below each other, so that what is read from shared memory for one of them serves
+// the three taps of a column: those of the parts above it too.
 
 constexpr int THREADS = WARPS_M * WARPS_N * 32;
 constexpr int PIXELS = IMAGES * ROWS * COLUMNS;
 constexpr bool IS_AHEAD = BUFFERS == 2;
 constexpr int HALO = TAPS == 9 ? 1 : 0;
 constexpr int STEPS = IN / 16;
+typedef Strips<ROWS, COLUMNS, MT> Parts;
+constexpr int RUN = Parts::RUN, RUNS = MT / RUN, DOWN = HALO ? 3 : 1;
 typedef Layout<OUT> Staged;
 constexpr int OUT_GROUPS = OUTPUT == IMAGE ? 1 : OUT / 8;
 typedef Tile<KIND, IN, IN, SIZE, ROWS, COLUMNS, IMAGES, HALO, THREADS> Input;
@@ -28,13 +32,13 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
   if constexpr (is_masked(OUTPUT)) fill_coefficients<false>(out_coefs, to.norm, 0, OUT, OUT);
   __syncthreads();
 
-  // the address of a tap's operand is the sum of a part by tile of 16 pixels, one by column and channels, one by row
-  u32 row_offset[MT], lane_offset[HALO ? 3 : 1][STEPS];
+  // the address of a tap's operand is the sum of a part by run of parts, one by column and channels, one by row
+  u32 row_offset[RUNS], lane_offset[HALO ? 3 : 1][STEPS];
 #pragma unroll
-  for (int m = 0; m < MT; ++m) {
-    int pixel = (warp_m * MT + m) * 16 + lane % 16;
+  for (int run = 0; run < RUNS; ++run) {
+    int pixel = Parts::first(warp_m, run * RUN) + lane % 16;
     int image = pixel / (ROWS * COLUMNS), place = pixel % (ROWS * COLUMNS);
-    row_offset[m] = ((image * Input::HEIGHT + place / COLUMNS) * Input::WIDTH + place % COLUMNS) * Input::PITCH;
+    row_offset[run] = ((image * Input::HEIGHT + place / COLUMNS) * Input::WIDTH + place % COLUMNS) * Input::PITCH;
   }
 #pragma unroll
   for (int shift = 0; shift < (HALO ? 3 : 1); ++shift)
@@ -67,31 +71,39 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     const u32 base = shared_address(shared);
     const uint4* fragments = weights + warp_n * (NT / 2) * 32 + lane;
 #pragma unroll
-    for (int tap = 0; tap < TAPS; ++tap) {
-      const int offset = TAPS == 9 ? tap / 3 * Input::WIDTH * Input::PITCH : 0;
+    for (int right = 0; right < (HALO ? 3 : 1); ++right)
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
-        uint4 b[NT / 2];
+        uint4 b[DOWN][NT / 2];
 #pragma unroll
-        for (int n = 0; n < NT / 2; ++n)
-          b[n] = __ldg(fragments + ((tap * STEPS + step) * (OUT / 16) + n) * 32);
+        for (int down = 0; down < DOWN; ++down)
 #pragma unroll
-        for (int m = 0; m < MT; ++m) {
-          u32 a[4];
-          ldmatrix(a, base + row_offset[m] + lane_offset[TAPS == 9 ? tap % 3 : 0][step] + offset);
+          for (int n = 0; n < NT / 2; ++n)
+            b[down][n] = __ldg(fragments + (((down * 3 + right) * STEPS + step) * (OUT / 16) + n) * 32);
 #pragma unroll
-          for (int n = 0; n < NT / 2; ++n) {
-            mma(acc[m][2 * n], a, b[n].x, b[n].y);
-            mma(acc[m][2 * n + 1], a, b[n].z, b[n].w);
+        for (int run = 0; run < RUNS; ++run)
+#pragma unroll
+          for (int line = 0; line < Parts::lines(DOWN); ++line) {
+            if (!Parts::is_read(line, DOWN)) continue;
+            u32 a[4];
+            ldmatrix(a, base + row_offset[run] + lane_offset[right][step] + line * Input::WIDTH * Input::PITCH);
+#pragma unroll
+            for (int down = 0; down < DOWN; ++down) {
+              if (!Parts::is_of(line - down)) continue;
+              float(&to)[NT][4] = acc[run * RUN + (line - down) / Parts::HIGH];
+#pragma unroll
+              for (int n = 0; n < NT / 2; ++n) {
+                mma(to[2 * n], a, b[down][n].x, b[down][n].y);
+                mma(to[2 * n + 1], a, b[down][n].z, b[down][n].w);
+              }
+            }
           }
-        }
       }
-    }
     __syncthreads();
 
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
-      int pixel = (warp_m * MT + m) * 16 + lane / 4;
+      int pixel = Parts::first(warp_m, m) + lane / 4;
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
         u8* at = shared + lane % 4 * 4;

@@ -251,7 +251,7 @@ def weight_gradient_plan(
         "DECODER_OTHER_KIND": other[1],
     }  # fmt: skip
     tied = "_tied" if decoder else ""
-    name = f"weight_gradient_{size}px_{inputs}_to_{outputs}{tied}"
+    name = f"weight_gradient_{size}px_{inputs}_to_{outputs}_{encoder[0]}{tied}"
     return name, _checked("weight_gradient.cu", constants, name), threads, shared
 
 

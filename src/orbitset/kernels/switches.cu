@@ -17,17 +17,19 @@ NAME(const Operand from, u8* __restrict__ to, int images) {
   for (int index = blockIdx.x * THREADS + threadIdx.x; index < total; index += gridDim.x * THREADS) {
     const int window = index / GROUPS;
     const int n = window / (SIZE * SIZE), h = window / SIZE % SIZE, w = window % SIZE;
-    float y[4][8];
-    int cell[8];
+    uint4 y[4], is_largest[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const i64 at = (i64(n) * 2 * SIZE + 2 * h + k / 2) * 2 * SIZE + 2 * w + k % 2;
-      unpack(load16(from.values, at * CHANNELS + group * 8), y[k]);
+      y[k] = load16(from.values, at * CHANNELS + group * 8);
     }
-    find_largest(y, scale, shift, cell);
-    u32 bytes[2] = {};
+    find_largest(y, scale, shift, is_largest);
+    u32 cells[4] = {};  // two each; where none is above zero, the first
 #pragma unroll
-    for (int i = 0; i < 8; ++i) bytes[i / 4] |= (cell[i] & 3) << (i % 4 * 8);  // 4, none above zero, becomes 0
+    for (int p = 0; p < 4; ++p)
+#pragma unroll
+      for (int k = 1; k < 4; ++k) cells[p] |= pair(is_largest[k], p) & k * 0x00010001;
+    const u32 bytes[2] = {__byte_perm(cells[0], cells[1], 0x6420), __byte_perm(cells[2], cells[3], 0x6420)};
     *reinterpret_cast<uint2*>(to + i64(window) * CHANNELS + group * 8) = make_uint2(bytes[0], bytes[1]);
   }
 }

@@ -15,6 +15,31 @@ struct Layout {
   static __device__ __forceinline__ int offset(int pixel, int which) { return pixel * PITCH + group(pixel, which) * 16; }
 };
 
+// How a warp's PARTS of 16 pixels lie in a tile: below each other, HIGH lines each (one, unless the tile is narrower), in
+// runs that stay within an image.
+template <int ROWS, int COLUMNS, int PARTS>
+struct Strips {
+  static constexpr int HIGH = COLUMNS < 16 ? 16 / COLUMNS : 1, ACROSS = COLUMNS < 16 ? 1 : COLUMNS / 16;
+  static constexpr int FIT = ROWS / HIGH < 1 ? 1 : ROWS / HIGH;
+  static constexpr int RUN = PARTS < FIT ? PARTS : FIT;
+  static_assert(PARTS % RUN == 0 && FIT % RUN == 0, "runs fill images and warps");
+
+  // The first pixel of a warp's part.
+  static __device__ __forceinline__ int first(int warp, int part) {
+    const int run = warp * (PARTS / RUN) + part / RUN;
+    return (run / ACROSS * RUN + part % RUN) * HIGH * COLUMNS + run % ACROSS * 16;
+  }
+  // Lines that a run reads, if each part reads DOWN lines, one below the other: which line is the first of a part, and
+  // which is read at all.
+  static __device__ constexpr int lines(int down) { return (RUN - 1) * HIGH + down; }
+  static __device__ constexpr bool is_of(int line) { return line >= 0 && line % HIGH == 0 && line / HIGH < RUN; }
+  static __device__ constexpr bool is_read(int line, int down) {
+    for (int each = 0; each < down; ++each)
+      if (is_of(line - each)) return true;
+    return false;
+  }
+};
+
 // A tile of an operand in shared memory as [image][row][column][channel], in the layout above; rows are filled up to
 // a multiple of 8 pixels. HALO pixels around it, zero outside the image. It is made in two steps:
 // `fetch` starts copying what the operand is made of, `convert` makes it, once that has arrived, in its place.
@@ -175,19 +200,14 @@ struct Tile {
   }
 
   static __device__ __forceinline__ void convert_window(uint4 (&v)[4], const uint4& arriving, const Channels& c) {
-    float g[8], y[4][8];
-    int cell[8];
-    unpack(arriving, g);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) unpack(v[k], y[k]);
-    find_largest(y, c.scale, c.shift, cell);
+    uint4 is_largest[4];
+    find_largest(v, c.scale, c.shift, is_largest);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      float f[8];
+      uint4 g = arriving;
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        f[i] = fmaf(c.scale[i], cell[i] == k ? g[i] : 0.f, fmaf(c.by_y[i], y[k][i], c.constant[i]));
-      v[k] = packed(f);
+      for (int p = 0; p < 4; ++p) pair(g, p) &= pair(is_largest[k], p);
+      v[k] = gradient(g, v[k], c.scale, c.by_y, c.constant);
     }
   }
 

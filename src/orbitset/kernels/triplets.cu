@@ -1,5 +1,26 @@
 // Mining with one negative for each (anchor, positive), and the triplet loss with its gradient.
 
+constexpr int ROWS = 8;  // that a block takes together
+
+// Squared distances from products of codes with each other.
+extern "C" __global__ void __launch_bounds__(THREADS)
+distances_from_products(const float* __restrict__ products, int num, float* distances) {
+  __shared__ float own[ROWS];
+  const int first = blockIdx.x * ROWS;
+  if (threadIdx.x < ROWS && first + threadIdx.x < num) own[threadIdx.x] = products[i64(first + threadIdx.x) * (num + 1)];
+  __syncthreads();
+  for (int j = blockIdx.y * THREADS + threadIdx.x; j < num; j += gridDim.y * THREADS) {
+    const float square = products[i64(j) * (num + 1)];
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+      const i64 row = first + k;
+      if (row >= num) break;
+      const float distance = own[k] + square - 2 * products[row * num + j];
+      distances[row * num + j] = row == j || distance < 0 ? 0 : distance;  // NaN stays
+    }
+  }
+}
+
 __device__ __forceinline__ u32 ordered(float f) {  // as unsigned numbers, in the order of the floats
   const u32 bits = __float_as_uint(f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -144,15 +165,22 @@ sum_hinges(const float* __restrict__ hinge, const i64* __restrict__ anchors, con
     sum[2] += 1;
   }
   for (int k = 0; k < 3; ++k) parts[k][threadIdx.x] = sum[k];
-  __syncthreads();
-  if (threadIdx.x < 3) {
-    float total = 0;
-    for (int t = 0; t < THREADS; ++t) total += parts[threadIdx.x][t];
-    sums[threadIdx.x * gridDim.x + blockIdx.x] = total;
+  for (int step = THREADS / 2; step > 0; step /= 2) {
+    __syncthreads();
+    if (threadIdx.x < step)
+      for (int k = 0; k < 3; ++k) parts[k][threadIdx.x] += parts[k][threadIdx.x + step];
   }
+  if (threadIdx.x == 0)
+    for (int k = 0; k < 3; ++k) sums[k * gridDim.x + blockIdx.x] = parts[k][0];
 }
 
+constexpr int HELD = 8;  // entries of a code that a thread holds
 constexpr double ONE = 1099511627776.0;  // 2^40: whole numbers add up the same in every order
+
+__device__ __forceinline__ void add_both_ways(u64* weights, int num, i64 one, i64 other, i64 weight) {
+  atomicAdd(weights + one * num + other, u64(weight));
+  atomicAdd(weights + other * num + one, u64(weight));
+}
 
 // Weights of the graph whose edges are pairs: +1 / count for (anchor, positive), -1 / count for (anchor, negative).
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -162,9 +190,51 @@ scatter_weights(const float* __restrict__ hinge, const i64* __restrict__ anchors
     if (!(hinge[t] > 0)) continue;
     const i64 a = anchors[t];
     const i64 weight = i64(ONE / counts[a]);
-    atomicAdd(weights + a * num + positives[t], u64(weight));
-    atomicAdd(weights + a * num + negatives[t], u64(-weight));
+    add_both_ways(weights, num, a, positives[t], weight);
+    add_both_ways(weights, num, a, negatives[t], -weight);
   }
+}
+
+// What the edges do to each code, in a graph of few edges whose weights are given both ways: the sum of weight times
+// difference, times a number. A block takes one code, or so many entries of it as its threads hold.
+extern "C" __global__ void __launch_bounds__(THREADS)
+pull(const float* __restrict__ codes, const i64* __restrict__ weights, const float* __restrict__ factor, int num, int size,
+     float* gradient) {
+  __shared__ int others[THREADS];
+  __shared__ float strengths[THREADS];
+  __shared__ int counts[THREADS / 32];
+  const int row = blockIdx.x, first = blockIdx.y * THREADS * HELD + threadIdx.x;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const double unit = *factor / ONE;
+  float own[HELD] = {}, sum[HELD] = {};
+#pragma unroll
+  for (int k = 0; k < HELD; ++k)
+    if (first + k * THREADS < size) own[k] = codes[i64(row) * size + first + k * THREADS];
+  for (int start = 0; start < num; start += THREADS) {
+    const int j = start + threadIdx.x;
+    const i64 weight = j < num ? weights[i64(row) * num + j] : 0;
+    const u32 found = __ballot_sync(0xffffffffu, weight != 0);
+    if (lane == 0) counts[warp] = __popc(found);
+    __syncthreads();
+    int place = __popc(found & ((1u << lane) - 1)), edges = 0;
+    for (int w = 0; w < THREADS / 32; ++w) {
+      place += w < warp ? counts[w] : 0;
+      edges += counts[w];
+    }
+    if (weight != 0) others[place] = j, strengths[place] = float(unit * double(weight));
+    __syncthreads();
+#pragma unroll 4
+    for (int edge = 0; edge < edges; ++edge) {
+      const float* other = codes + i64(others[edge]) * size + first;
+#pragma unroll
+      for (int k = 0; k < HELD; ++k)
+        if (first + k * THREADS < size) sum[k] = fmaf(strengths[edge], own[k] - other[k * THREADS], sum[k]);
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int k = 0; k < HELD; ++k)
+    if (first + k * THREADS < size) gradient[i64(row) * size + first + k * THREADS] = sum[k];
 }
 
 // Those weights over every triplet, one block for each anchor; beside them its mean hinge, active and all triplets.
@@ -221,13 +291,13 @@ weigh_every(const double* __restrict__ distances, const i64* __restrict__ orbits
 
 // The graph's Laplacian, degree minus weights, in float, times a number.
 extern "C" __global__ void __launch_bounds__(THREADS)
-laplacian(const i64* __restrict__ weights, const float* __restrict__ factor, int num, float* out) {
+laplacian(const i64* __restrict__ weights, const float* __restrict__ factor, int num, int is_one_way, float* out) {
   __shared__ double parts[THREADS];
   const int row = blockIdx.x;
   const double unit = *factor / ONE;
   double degree = 0;
   for (int j = threadIdx.x; j < num; j += THREADS) {
-    const i64 weight = weights[i64(row) * num + j] + weights[i64(j) * num + row];
+    const i64 weight = weights[i64(row) * num + j] + (is_one_way ? weights[i64(j) * num + row] : 0);
     degree += double(weight);
     out[i64(row) * num + j] = float(-unit * double(weight));
   }

@@ -20,6 +20,12 @@ _FEW = 2**15
 """Up to so many triplets, distances are computed one by one."""
 
 
+_FEW_EDGES = 16
+"""Up to so many triplets for each code, what they do to it is added up one by one."""
+_ROWS, _HELD = 8, 8
+"""Mirror triplets.cu: how many rows a block takes, and how many entries of a code a thread holds."""
+
+
 def can_mine(distance_NN: Tensor, variant: str, places: int) -> bool:
     return (
         distance_NN.dtype == torch.float32 and variant in _VARIANTS and 0 < places <= _MOST_PLACES
@@ -28,11 +34,34 @@ def can_mine(distance_NN: Tensor, variant: str, places: int) -> bool:
 
 @functools.cache
 def _kernel(
-    name: Literal["mine", "hinges", "sum_hinges", "scatter_weights", "weigh_every", "laplacian"],
+    name: Literal[
+        "distances_from_products",
+        "mine",
+        "hinges",
+        "sum_hinges",
+        "scatter_weights",
+        "pull",
+        "weigh_every",
+        "laplacian",
+    ],
     shared_bytes: int = 0,
 ) -> Kernel:
     text = source("triplets.cu", {"THREADS": _THREADS})
     return Kernel(text, name, threads=_THREADS, shared_bytes=shared_bytes)
+
+
+def distances_from_products(products_NN: Tensor) -> Tensor:
+    """Squared distances of codes from their products with each other."""
+    num, device = len(products_NN), products_NN.device
+    distances = torch.empty_like(products_NN)
+    with torch.cuda.device(device):
+        _kernel("distances_from_products")(
+            (-(-num // _ROWS), -(-num // _THREADS)),
+            pointer(products_NN, torch.float32, device),
+            ctypes.c_int(num),
+            pointer(distances, torch.float32, device),
+        )
+    return distances
 
 
 def mine_one_negative(
@@ -82,7 +111,7 @@ class TripletTerms(torch.autograd.Function):
         num, size, count = *codes.shape, len(anchor_T)
         hinge_T = torch.empty(count, device=device)
         count_N = torch.zeros(num, dtype=torch.int32, device=device)
-        blocks = max(1, min(64, count // 1024))
+        blocks = max(1, min(64, count // _THREADS))
         sums = torch.empty(3, blocks, device=device)
         with torch.cuda.device(device):
             kernel = _kernel("hinges")
@@ -128,11 +157,33 @@ class TripletTerms(torch.autograd.Function):
                 ctypes.c_int(num),
                 pointer(weights, torch.int64, device),
             )
-        return gradient_by_counts(codes, weights, grad), *(None,) * 6
+        if len(hinge_T) <= _FEW_EDGES * num:
+            return _pulled(codes, weights, grad), *(None,) * 6
+        return gradient_by_counts(codes, weights, grad, is_one_way=False), *(None,) * 6
 
 
-def gradient_by_counts(codes_ND: Tensor, weights_NN: Tensor, grad: Tensor) -> Tensor:
-    """Of the sum of weights times distances; weights are whole numbers, as the kernels count them."""
+def _pulled(codes_ND: Tensor, weights_NN: Tensor, grad: Tensor) -> Tensor:
+    (num, size), device = codes_ND.shape, codes_ND.device
+    gradient = torch.empty_like(codes_ND)
+    factor = 2 * grad.float()
+    if gradient.numel():
+        with torch.cuda.device(device):
+            _kernel("pull")(
+                (num, -(-size // (_THREADS * _HELD))),
+                pointer(codes_ND, torch.float32, device),
+                pointer(weights_NN, torch.int64, device),
+                pointer(factor, torch.float32, device),
+                *(ctypes.c_int(n) for n in (num, size)),
+                pointer(gradient, torch.float32, device),
+            )
+    return gradient
+
+
+def gradient_by_counts(
+    codes_ND: Tensor, weights_NN: Tensor, grad: Tensor, *, is_one_way: bool = True
+) -> Tensor:
+    """Of the sum of weights times distances; weights are whole numbers, as the kernels count them, and lie in
+    one place of each pair or in both."""
     num, device = len(codes_ND), codes_ND.device
     laplacian = torch.empty(num, num, device=device)
     factor = 2 * grad.float()
@@ -141,7 +192,7 @@ def gradient_by_counts(codes_ND: Tensor, weights_NN: Tensor, grad: Tensor) -> Te
             (num, 1),
             pointer(weights_NN, torch.int64, device),
             pointer(factor, torch.float32, device),
-            ctypes.c_int(num),
+            *(ctypes.c_int(n) for n in (num, is_one_way)),
             pointer(laplacian, torch.float32, device),
         )
     with products_in("ieee", device):

@@ -3,11 +3,15 @@
 // into one sum. A block owns some channels of both operands, goes over its share of the tiles and writes one slab
 // of [tap][channel][channel] sums; `sum_slabs` adds the slabs up in order.
 
+constexpr int LONGEST = 8;  // parts in a run, which is code without a loop
 constexpr int THREADS = WARPS_M * WARPS_N * WARPS_K * 32;
 constexpr int IN_BLOCK = WARPS_M * 16, OUT_BLOCK = WARPS_N * NT * 8;
 constexpr int HALO = TAPS == 9 ? 1 : 0;
 constexpr int PIXELS = IMAGES * ROWS * COLUMNS;
 constexpr bool IS_AHEAD = BUFFERS == 2;
+constexpr int EACH = PIXELS / 16 / WARPS_K;  // parts of 16 pixels for each warp
+typedef Strips<ROWS, COLUMNS, Strips<ROWS, COLUMNS, EACH < LONGEST ? EACH : LONGEST>::RUN> Parts;
+constexpr int RUNS = PIXELS / 16 / Parts::RUN, DOWN = HALO ? 3 : 1;
 static_assert(IN % IN_BLOCK == 0 && OUT % OUT_BLOCK == 0 && NT % 2 == 0, "blocks cover the channels");
 static_assert(PIXELS % (16 * WARPS_K) == 0, "warps share the pixels evenly");
 
@@ -55,27 +59,40 @@ __device__ __forceinline__ void add_products(float (&acc)[TAPS][NT][4], u8* buff
     if (IS_AHEAD && tile + gridDim.x < tiles) fetch(tile + gridDim.x, next);
 
     const u32 base = shared_address(shared), still_base = base + Shifted::BYTES;
-    for (int step = warp_k; step < PIXELS / 16; step += WARPS_K) {
+#pragma unroll 1
+    for (int run = warp_k; run < RUNS; run += WARPS_K) {
       // rows of the stored matrices are pixels: two halves of 8 along the sum
-      const int pixel = step * 16 + lane % 8 + lane / 16 * 8;
+      const int pixel = Parts::first(run, 0) + lane % 8 + lane / 16 * 8;
       const int image = pixel / (ROWS * COLUMNS), place = pixel % (ROWS * COLUMNS), column = place % COLUMNS;
       const u32 row = base + ((image * Shifted::HEIGHT + place / COLUMNS) * Shifted::WIDTH + column) * Shifted::PITCH;
-      const int still_pixel = step * 16 + lane % 16, still_column = still_pixel % COLUMNS;
+      const int still_pixel = Parts::first(run, 0) + lane % 16, still_column = still_pixel % COLUMNS;
       const u32 still_row = still_base + (still_pixel / COLUMNS * Still::WIDTH + still_column) * Still::PITCH;
-      u32 b[NT / 2][4];
+      u32 b[DOWN][NT / 2][4];  // of the last parts, which the lines below them are still multiplied with
 #pragma unroll
-      for (int n = 0; n < NT / 2; ++n)
-        ldmatrix_transposed(b[n], still_row + Layout<OUT_BLOCK>::group(still_column, warp_n * NT + n * 2 + lane / 16) * 16);
+      for (int line = 0; line < Parts::lines(DOWN); ++line) {
+        if (Parts::is_of(line))
 #pragma unroll
-      for (int tap = 0; tap < TAPS; ++tap) {
-        const int down = TAPS == 9 ? tap / 3 : 0, right = TAPS == 9 ? tap % 3 : 0;
-        u32 a[4];
-        ldmatrix_transposed(a, row + (down * Shifted::WIDTH + right) * Shifted::PITCH +
-                                   Layout<IN_BLOCK>::group(column + right, warp_m * 2 + lane / 8 % 2) * 16);
+          for (int n = 0; n < NT / 2; ++n)
+            ldmatrix_transposed(b[line / Parts::HIGH % DOWN][n],
+                                still_row + line * Still::WIDTH * Still::PITCH +
+                                    Layout<OUT_BLOCK>::group(still_column, warp_n * NT + n * 2 + lane / 16) * 16);
+        if (!Parts::is_read(line, DOWN)) continue;
 #pragma unroll
-        for (int n = 0; n < NT / 2; ++n) {
-          mma(acc[tap][2 * n], a, b[n][0], b[n][1]);
-          mma(acc[tap][2 * n + 1], a, b[n][2], b[n][3]);
+        for (int right = 0; right < (HALO ? 3 : 1); ++right) {
+          u32 a[4];
+          ldmatrix_transposed(a, row + (line * Shifted::WIDTH + right) * Shifted::PITCH +
+                                     Layout<IN_BLOCK>::group(column + right, warp_m * 2 + lane / 8 % 2) * 16);
+#pragma unroll
+          for (int down = 0; down < DOWN; ++down) {
+            if (!Parts::is_of(line - down)) continue;
+            u32(&still)[NT / 2][4] = b[(line - down) / Parts::HIGH % DOWN];
+            float(&to)[NT][4] = acc[down * 3 + right];
+#pragma unroll
+            for (int n = 0; n < NT / 2; ++n) {
+              mma(to[2 * n], a, still[n][0], still[n][1]);
+              mma(to[2 * n + 1], a, still[n][2], still[n][3]);
+            }
+          }
         }
       }
     }

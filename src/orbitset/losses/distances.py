@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orbitset import kernels
 from orbitset.precision import products_in
 
 _CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**25}
@@ -34,6 +35,11 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
     b = a if others_MD is None else others_MD - centre
     with products_in("ieee", a.device):
         products = a @ b.T
+    is_plain = products.dtype == torch.float32 and not products.requires_grad
+    if others_MD is None and is_plain and len(products) and kernels.serve(products):
+        from orbitset.kernels.triplets import distances_from_products
+
+        return distances_from_products(products)
     if others_MD is None:
         squares_N = squares_M = products.diagonal()
     else:

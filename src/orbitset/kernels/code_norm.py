@@ -1,0 +1,83 @@
+"""Batch norm of bfloat16 codes and its gradient, each as one kernel.
+
+Shapes: N codes of D entries.
+"""
+
+import ctypes
+import functools
+from typing import Literal, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from orbitset.kernels.nvrtc import Kernel, pointer, source
+
+_THREADS, _ENTRIES = 1024, 16
+"""Of a block, and how many entries of the codes it takes."""
+
+
+def can_normalise(norm: nn.Module, num: int) -> TypeGuard[nn.BatchNorm1d]:
+    """A single code has no variance: that is torch's to refuse."""
+    return (
+        type(norm) is nn.BatchNorm1d
+        and norm.training
+        and norm.affine
+        and norm.momentum is not None
+        and norm.track_running_stats
+        and norm.num_features % _ENTRIES == 0
+        and num > 1
+    )
+
+
+@functools.cache
+def _kernel(name: Literal["normalise", "normalise_gradient"]) -> Kernel:
+    return Kernel(source("code_norm.cu", {"THREADS": _THREADS}), name, threads=_THREADS)
+
+
+class NormalisedCodes:
+    """Codes of one batch, with running statistics updated, and the way back from them."""
+
+    def __init__(self, linear_ND: Tensor, norm: nn.BatchNorm1d, rounded_ND: Tensor | None) -> None:
+        """What lies before the batch norm, and where to put the codes in bfloat16, if anywhere."""
+        self.norm, self.linear_ND = norm, linear_ND
+        (num, size), device = linear_ND.shape, linear_ND.device
+        self.codes_ND = torch.empty(num, size, device=device)
+        self._saved = torch.empty(2, size, device=device)
+        assert norm.momentum is not None and norm.num_batches_tracked is not None
+        norm.num_batches_tracked.add_(1)
+        _kernel("normalise")(
+            (size // _ENTRIES, 1),
+            pointer(linear_ND, torch.bfloat16, device),
+            *(pointer(p.detach(), torch.float32, device) for p in (norm.weight, norm.bias)),
+            *(ctypes.c_int(n) for n in (num, size)),
+            *(ctypes.c_float(x) for x in (norm.eps, norm.momentum)),
+            pointer(norm.running_mean, torch.float32, device),
+            pointer(norm.running_var, torch.float32, device),
+            pointer(self._saved, torch.float32, device),
+            pointer(self.codes_ND, torch.float32, device),
+            pointer(rounded_ND, torch.bfloat16, device),
+        )
+
+    def backward(
+        self, grad_ND: Tensor, more_ND: Tensor | None, rounded_ND: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of weight and bias of the norm, and of a bias before it.
+
+        `more_ND`, in bfloat16, is added to the codes' gradient; that of what lies before the batch norm goes
+        into `rounded_ND`.
+        """
+        (num, size), device = self.linear_ND.shape, self.linear_ND.device
+        sums = torch.empty(3, size, device=device)
+        _kernel("normalise_gradient")(
+            (size // _ENTRIES, 1),
+            pointer(self.linear_ND, torch.bfloat16, device),
+            pointer(self._saved, torch.float32, device),
+            pointer(self.norm.weight.detach(), torch.float32, device),
+            pointer(grad_ND.contiguous(), torch.float32, device),
+            pointer(more_ND, torch.bfloat16, device),
+            *(ctypes.c_int(n) for n in (num, size)),
+            pointer(rounded_ND, torch.bfloat16, device),
+            *(pointer(part, torch.float32, device) for part in sums),
+        )
+        weight, bias, before = sums.unbind()
+        return weight, bias, before
