@@ -144,16 +144,28 @@ def test_distances_on_a_gpu_are_never_negative_and_zero_to_themselves(num):
     torch.manual_seed(0)
     codes = 100 + torch.randn(num, 20).cuda()
     codes[num // 2] = codes[0]
-    found = distance_matrix(codes)
+    truth = torch.cdist(codes.double(), codes.double()).square()
+    with torch.no_grad():
+        found = distance_matrix(codes)
+        codes[num - 1, 3] = float("nan")
+        lost = distance_matrix(codes)
     assert (found >= 0).all() and (found.diagonal() == 0).all()
-    torch.testing.assert_close(
-        found.double(), torch.cdist(codes.double(), codes.double()).square(), rtol=1e-5, atol=1e-3
-    )
-    codes[num - 1, 3] = float("nan")
-    assert distance_matrix(codes)[num - 1, : num - 1].isnan().all()
+    torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=1e-3)
+    assert lost[num - 1, : num - 1].isnan().all()
 
 
 def test_distances_on_a_gpu_can_be_derived():
     leaf = torch.randn(5, 3, device="cuda", requires_grad=True)
     distance_matrix(leaf).sum().backward()
     assert leaf.grad is not None and leaf.grad.norm() > 0
+
+
+@pytest.mark.parametrize("many", [1, 200])
+def test_a_code_that_is_not_finite_gets_such_a_gradient(many):
+    """With few triplets and with many, which are derived in other ways."""
+    codes = torch.randn(9, 16, device="cuda")
+    codes[2, 5] = float("nan")
+    leaf = codes.requires_grad_()
+    triplets = tuple(torch.tensor([row] * many, device="cuda") for row in (0, 2, 4))
+    triplet_loss(leaf, triplets, margin=5.0).backward()
+    assert leaf.grad[0].isnan().any() and leaf.grad[2].isnan().any()

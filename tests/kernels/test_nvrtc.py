@@ -1,11 +1,16 @@
 """Kernels are compiled here, which takes no GPU; they are run in tests/test_gpu_kernels.py."""
 
+import ctypes
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from orbitset.encoders import RectifyingEncoder
 from orbitset.encoders.fused_plan import Plan
 from orbitset.kernels import layers, nvrtc
+from orbitset.kernels.code_norm import code_norm_source
+from orbitset.kernels.triplets import triplets_source
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +26,11 @@ def _needs_compiler(monkeypatch, tmp_path):
     ("settings", "num", "uses_decoder"),
     [
         ({}, 256, True),
+        ({}, 256, False),
+        ({}, 1024, True),
         ({}, 1024, False),
+        ({"size_px": 16, "channels": (16, 32, 64)}, 5, True),
+        ({"size_px": 8, "channels": (16,)}, 5, True),
         ({"size_px": 32, "channels": (32, 32, 128), "code_size": 8}, 16, True),
         ({"unpooling": "switches"}, 256, True),
     ],
@@ -34,8 +43,10 @@ def test_every_kernel_of_a_network_compiles(settings, num, uses_decoder):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_the_other_kernels_compile(arch):
-    for file in ("warp.cu", "triplets.cu", "squared_error.cu", "code_norm.cu"):
+    for file in ("warp.cu", "squared_error.cu"):
         assert nvrtc.compile_cubin(nvrtc.source(file, {"THREADS": 128}), arch)
+    for text in (triplets_source(), code_norm_source()):
+        assert nvrtc.compile_cubin(text, arch)
     assert nvrtc.compile_cubin(layers.finish_step_source(), arch)
     assert nvrtc.compile_cubin(layers.find_switches(4, 128).text, arch)
     for kind, output in (
@@ -70,3 +81,27 @@ def test_a_kernel_is_given_no_memory_of_another_kind():
     for tensor in (torch.zeros(2, dtype=torch.int32), torch.zeros(2, 2).T[:1]):
         with pytest.raises(ValueError, match="takes contiguous torch.int64"):
             nvrtc.pointer(tensor, torch.int64, cpu)
+
+
+class _Driver:
+    """Reads what it is given where it is said to lie, as the driver does during a launch."""
+
+    def cuLaunchKernel(self, function, *given):
+        whole, half, table = given[-2]
+        self.seen = (
+            given[:7],
+            ctypes.c_int.from_address(whole).value,
+            ctypes.c_float.from_address(half).value,
+            list((ctypes.c_int * 3).from_address(table)),
+        )
+        return 0
+
+
+def test_a_launch_says_where_its_arguments_lie(monkeypatch):
+    driver = _Driver()
+    monkeypatch.setattr(nvrtc, "_driver", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    kernel = nvrtc.Kernel("", "some", threads=64, shared_bytes=16)
+    monkeypatch.setattr(kernel, "_function", ctypes.c_void_p)
+    kernel((3, 2), ctypes.c_int(-5), ctypes.c_float(0.5), (ctypes.c_int * 3)(1, 2, 3))
+    assert driver.seen == ((3, 2, 1, 64, 1, 1, 16), -5, 0.5, [1, 2, 3])

@@ -49,7 +49,7 @@ class FusedEncoder(nn.Module):
         if not model.training:
             raise RuntimeError("the fused pass is for training only")
         images = model.contrast(images)
-        with torch.cuda.device(images.device):
+        with torch.cuda.device(images.device), torch.autocast("cuda", enabled=False):
             self.plan.prepare(len(images), uses_decoder, images.requires_grad)
             parameters = self.plan.parameters(uses_decoder)
             outputs = _Network.apply(self.plan, images, uses_decoder, *parameters)
@@ -70,7 +70,7 @@ class _Network(torch.autograd.Function):
         run, ctx.run = ctx.run, None  # its sums are used up, and its memory is let go
         if run is None:
             raise RuntimeError("the fused pass can go back once only; add up the losses first")
-        with torch.cuda.device(grad_codes.device):
+        with torch.cuda.device(grad_codes.device), torch.autocast("cuda", enabled=False):
             grads = run.backward(grad_codes, grad_rectified)
             return None, run.grad_images, None, *grads
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from orbitset.encoders.fused_plan import Plan
-from orbitset.kernels.code_norm import NormalisedCodes, can_normalise
+from orbitset.kernels.code_norm import Normalised, can_normalise, normalise
 from orbitset.precision import products_in
 
 
@@ -26,8 +26,8 @@ class CodeLayer:
         self._left, self._right = left, right.flatten(1)
         self.pooled = right[rows - num :]
         """What the encoder ends in, to be filled before `encode`."""
-        self.grad_top = right[:num]
-        """Gradient of what the decoder begins with, to be filled before `backward`."""
+        self.grad_top = right[: rows - num]
+        """Gradient of what a decoder begins with, to be filled before `backward`; without one it is empty."""
         # the kernels keep channels last, the weights expect them first
         self._weight = left.new_empty(len(weight), plan.top**2 * plan.widths[-1])
         self._by_pixel(self._weight).copy_(self._by_channel(weight))
@@ -44,14 +44,15 @@ class CodeLayer:
         bias = model.encoder.code.bias.detach().bfloat16()
         linear = F.linear(self.pooled.flatten(1), self._weight, bias)
         rounded = self._left[: self.num] if self.uses_decoder else None
-        self._normalised: NormalisedCodes | None = None
+        self._normalised: Normalised | None = None
+        codes: Tensor
         if can_normalise(model.code_norm, self.num):
-            self._normalised = NormalisedCodes(linear, model.code_norm, rounded)
-            return self._normalised.codes_ND
+            codes, self._normalised = normalise(linear, model.code_norm, rounded)
+            return codes
         with torch.enable_grad():
             self._linear = linear.float().requires_grad_()
             self._codes = model.code_norm(self._linear)
-        codes: Tensor = self._codes.detach()
+        codes = self._codes.detach()
         if rounded is not None:
             rounded.copy_(codes)
         # the nested graph's own output must not be handed out

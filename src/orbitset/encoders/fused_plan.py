@@ -53,9 +53,9 @@ def why_other_shape(
         return "fused kernels know pooling of 2 and un-pooling by copies or switches only"
     if any(width not in _WIDTHS for width in widths):
         return f"fused kernels know layers of {', '.join(map(str, _WIDTHS))} channels only"
-    is_power = size_px & (size_px - 1) == 0
+    is_power = size_px >= 8 and size_px & (size_px - 1) == 0
     if not is_power or size_px >> (len(widths) // 2) < 2 or len(widths) > kernels.MAX_LAYERS:
-        return "fused kernels take canvases of 2, 4, 8 … pixels that end in at least 2 x 2"
+        return "fused kernels take canvases of 8, 16, 32 … pixels that end in at least 2 x 2"
     return None
 
 

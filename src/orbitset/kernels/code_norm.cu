@@ -1,6 +1,6 @@
-// Batch norm of codes, each way in one kernel. A block takes 16 entries of all codes; a thread goes down two of them.
+// Batch norm of codes, each way in one kernel. A block takes ENTRIES of all codes; a thread goes down two of them.
 
-constexpr int ACROSS = 8, DOWN = THREADS / ACROSS;
+constexpr int ACROSS = ENTRIES / 2, DOWN = THREADS / ACROSS;
 
 __device__ __forceinline__ float2 both(u32 v) { return make_float2(low(v), high(v)); }
 
@@ -28,38 +28,38 @@ normalise(const u32* __restrict__ linear, const float2* __restrict__ gamma, cons
           int size, float eps, float momentum, float2* running_mean, float2* running_variance, float2* saved, float2* codes,
           u32* rounded) {
   __shared__ float2 parts[DOWN][ACROSS];
-  const int pairs = size / 2, pair = blockIdx.x * ACROSS + threadIdx.x % ACROSS, first = threadIdx.x / ACROSS;
+  const int pairs = size / 2, column = blockIdx.x * ACROSS + threadIdx.x % ACROSS, first = threadIdx.x / ACROSS;
   float2 sum = {}, squares = {};
 #pragma unroll 8
   for (int row = first; row < num; row += DOWN) {
-    const float2 x = both(linear[i64(row) * pairs + pair]);
+    const float2 x = both(linear[i64(row) * pairs + column]);
     sum.x += x.x, sum.y += x.y;
   }
   sum = down_the_columns(sum, parts);
   const float2 mean = make_float2(sum.x / num, sum.y / num);
 #pragma unroll 8
   for (int row = first; row < num; row += DOWN) {
-    const float2 x = both(linear[i64(row) * pairs + pair]);
+    const float2 x = both(linear[i64(row) * pairs + column]);
     squares.x = fmaf(x.x - mean.x, x.x - mean.x, squares.x), squares.y = fmaf(x.y - mean.y, x.y - mean.y, squares.y);
   }
   squares = down_the_columns(squares, parts);
   const float2 inverse = make_float2(rsqrtf(squares.x / num + eps), rsqrtf(squares.y / num + eps));
-  const float2 by = gamma[pair], plus = beta[pair];
+  const float2 by = gamma[column], plus = beta[column];
   const float2 scale = make_float2(by.x * inverse.x, by.y * inverse.y);
 #pragma unroll 8
   for (int row = first; row < num; row += DOWN) {
-    const i64 at = i64(row) * pairs + pair;
+    const i64 at = i64(row) * pairs + column;
     const float2 x = both(linear[at]);
     const float2 code = make_float2(fmaf(x.x - mean.x, scale.x, plus.x), fmaf(x.y - mean.y, scale.y, plus.y));
     codes[at] = code;
     if (rounded) rounded[at] = pack(code.x, code.y);
   }
   if (first == 0) {
-    saved[pair] = mean, saved[pairs + pair] = inverse;
-    float2 m = running_mean[pair], v = running_variance[pair];
+    saved[column] = mean, saved[pairs + column] = inverse;
+    float2 m = running_mean[column], v = running_variance[column];
     m.x += momentum * (mean.x - m.x), m.y += momentum * (mean.y - m.y);
     v.x += momentum * (squares.x / (num - 1) - v.x), v.y += momentum * (squares.y / (num - 1) - v.y);
-    running_mean[pair] = m, running_variance[pair] = v;
+    running_mean[column] = m, running_variance[column] = v;
   }
 }
 
@@ -70,12 +70,12 @@ normalise_gradient(const u32* __restrict__ linear, const float2* __restrict__ sa
                    const float2* __restrict__ arriving, const u32* __restrict__ more, int num, int size, u32* gradient,
                    float2* gamma_gradient, float2* beta_gradient, float2* bias_gradient) {
   __shared__ float2 parts[DOWN][ACROSS];
-  const int pairs = size / 2, pair = blockIdx.x * ACROSS + threadIdx.x % ACROSS, first = threadIdx.x / ACROSS;
-  const float2 mean = saved[pair], inverse = saved[pairs + pair], by = gamma[pair];
-  auto read = [&](int row, float2& normed, float2& g) {
-    const i64 at = i64(row) * pairs + pair;
+  const int pairs = size / 2, column = blockIdx.x * ACROSS + threadIdx.x % ACROSS, first = threadIdx.x / ACROSS;
+  const float2 mean = saved[column], inverse = saved[pairs + column], by = gamma[column];
+  auto read = [&](int row, float2& unit, float2& g) {
+    const i64 at = i64(row) * pairs + column;
     const float2 x = both(linear[at]);
-    normed = make_float2((x.x - mean.x) * inverse.x, (x.y - mean.y) * inverse.y);
+    unit = make_float2((x.x - mean.x) * inverse.x, (x.y - mean.y) * inverse.y);
     g = arriving[at];
     if (more) {
       const float2 m = both(more[at]);
@@ -85,22 +85,22 @@ normalise_gradient(const u32* __restrict__ linear, const float2* __restrict__ sa
   float2 sum = {}, product = {}, left = {};
 #pragma unroll 4
   for (int row = first; row < num; row += DOWN) {
-    float2 normed, g;
-    read(row, normed, g);
+    float2 unit, g;
+    read(row, unit, g);
     sum.x += g.x, sum.y += g.y;
-    product.x = fmaf(g.x, normed.x, product.x), product.y = fmaf(g.y, normed.y, product.y);
+    product.x = fmaf(g.x, unit.x, product.x), product.y = fmaf(g.y, unit.y, product.y);
   }
   sum = down_the_columns(sum, parts);
   product = down_the_columns(product, parts);
 #pragma unroll 4
   for (int row = first; row < num; row += DOWN) {
-    float2 normed, g;
-    read(row, normed, g);
-    g.x = by.x * inverse.x * (g.x - sum.x / num - normed.x * (product.x / num));
-    g.y = by.y * inverse.y * (g.y - sum.y / num - normed.y * (product.y / num));
+    float2 unit, g;
+    read(row, unit, g);
+    g.x = by.x * inverse.x * (g.x - sum.x / num - unit.x * (product.x / num));
+    g.y = by.y * inverse.y * (g.y - sum.y / num - unit.y * (product.y / num));
     left.x += g.x, left.y += g.y;
-    gradient[i64(row) * pairs + pair] = pack(g.x, g.y);
+    gradient[i64(row) * pairs + column] = pack(g.x, g.y);
   }
   left = down_the_columns(left, parts);
-  if (first == 0) gamma_gradient[pair] = product, beta_gradient[pair] = sum, bias_gradient[pair] = left;
+  if (first == 0) gamma_gradient[column] = product, beta_gradient[column] = sum, bias_gradient[column] = left;
 }

@@ -26,25 +26,37 @@ def can_normalise(norm: nn.Module, num: int) -> TypeGuard[nn.BatchNorm1d]:
         and norm.track_running_stats
         and norm.num_features % _ENTRIES == 0
         and num > 1
+        and all(map(_is_aligned, (norm.weight, norm.bias, norm.running_mean, norm.running_var)))
     )
+
+
+def _is_aligned(tensor: Tensor | None) -> bool:
+    """Numbers are read two at a time."""
+    return tensor is not None and tensor.data_ptr() % 8 == 0
 
 
 @functools.cache
 def _kernel(name: Literal["normalise", "normalise_gradient"]) -> Kernel:
-    return Kernel(source("code_norm.cu", {"THREADS": _THREADS}), name, threads=_THREADS)
+    return Kernel(code_norm_source(), name, threads=_THREADS)
 
 
-class NormalisedCodes:
-    """Codes of one batch, with running statistics updated, and the way back from them."""
+def code_norm_source() -> str:
+    return source("code_norm.cu", {"THREADS": _THREADS, "ENTRIES": _ENTRIES})
 
-    def __init__(self, linear_ND: Tensor, norm: nn.BatchNorm1d, rounded_ND: Tensor | None) -> None:
-        """What lies before the batch norm, and where to put the codes in bfloat16, if anywhere."""
-        self.norm, self.linear_ND = norm, linear_ND
-        (num, size), device = linear_ND.shape, linear_ND.device
-        self.codes_ND = torch.empty(num, size, device=device)
-        self._saved = torch.empty(2, size, device=device)
-        assert norm.momentum is not None and norm.num_batches_tracked is not None
-        norm.num_batches_tracked.add_(1)
+
+def normalise(
+    linear_ND: Tensor, norm: nn.BatchNorm1d, rounded_ND: Tensor | None
+) -> tuple[Tensor, "Normalised"]:
+    """Codes from what lies before the batch norm, whose running statistics are updated, and the way back.
+
+    The codes in bfloat16 go into `rounded_ND`, if it is given.
+    """
+    (num, size), device = linear_ND.shape, linear_ND.device
+    codes_ND = torch.empty(num, size, device=device)
+    saved = torch.empty(2, size, device=device)
+    assert norm.momentum is not None and norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)
+    with torch.cuda.device(device):
         _kernel("normalise")(
             (size // _ENTRIES, 1),
             pointer(linear_ND, torch.bfloat16, device),
@@ -53,10 +65,18 @@ class NormalisedCodes:
             *(ctypes.c_float(x) for x in (norm.eps, norm.momentum)),
             pointer(norm.running_mean, torch.float32, device),
             pointer(norm.running_var, torch.float32, device),
-            pointer(self._saved, torch.float32, device),
-            pointer(self.codes_ND, torch.float32, device),
+            pointer(saved, torch.float32, device),
+            pointer(codes_ND, torch.float32, device),
             pointer(rounded_ND, torch.bfloat16, device),
         )
+    return codes_ND, Normalised(linear_ND, norm, saved)
+
+
+class Normalised:
+    """One batch on its way back. It does not hold the codes, which hold it as their gradient's function."""
+
+    def __init__(self, linear_ND: Tensor, norm: nn.BatchNorm1d, saved: Tensor) -> None:
+        self.linear_ND, self.norm, self._saved = linear_ND, norm, saved
 
     def backward(
         self, grad_ND: Tensor, more_ND: Tensor | None, rounded_ND: Tensor
@@ -67,17 +87,20 @@ class NormalisedCodes:
         into `rounded_ND`.
         """
         (num, size), device = self.linear_ND.shape, self.linear_ND.device
+        grad = grad_ND.contiguous()
+        grad = grad if _is_aligned(grad) else grad.clone()
         sums = torch.empty(3, size, device=device)
-        _kernel("normalise_gradient")(
-            (size // _ENTRIES, 1),
-            pointer(self.linear_ND, torch.bfloat16, device),
-            pointer(self._saved, torch.float32, device),
-            pointer(self.norm.weight.detach(), torch.float32, device),
-            pointer(grad_ND.contiguous(), torch.float32, device),
-            pointer(more_ND, torch.bfloat16, device),
-            *(ctypes.c_int(n) for n in (num, size)),
-            pointer(rounded_ND, torch.bfloat16, device),
-            *(pointer(part, torch.float32, device) for part in sums),
-        )
+        with torch.cuda.device(device):
+            _kernel("normalise_gradient")(
+                (size // _ENTRIES, 1),
+                pointer(self.linear_ND, torch.bfloat16, device),
+                pointer(self._saved, torch.float32, device),
+                pointer(self.norm.weight.detach(), torch.float32, device),
+                pointer(grad, torch.float32, device),
+                pointer(more_ND, torch.bfloat16, device),
+                *(ctypes.c_int(n) for n in (num, size)),
+                pointer(rounded_ND, torch.bfloat16, device),
+                *(pointer(part, torch.float32, device) for part in sums),
+            )
         weight, bias, before = sums.unbind()
         return weight, bias, before

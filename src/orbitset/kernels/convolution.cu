@@ -12,7 +12,7 @@ constexpr bool IS_AHEAD = BUFFERS == 2;
 constexpr int HALO = TAPS == 9 ? 1 : 0;
 constexpr int STEPS = IN / 16;
 typedef Strips<ROWS, COLUMNS, MT> Parts;
-constexpr int RUN = Parts::RUN, RUNS = MT / RUN, DOWN = HALO ? 3 : 1;
+constexpr int RUN = Parts::RUN, RUNS = MT / RUN, REACH = HALO ? 3 : 1;  // taps in a row, and rows of taps
 typedef Layout<OUT> Staged;
 constexpr int OUT_GROUPS = OUTPUT == IMAGE ? 1 : OUT / 8;
 typedef Tile<KIND, IN, IN, SIZE, ROWS, COLUMNS, IMAGES, HALO, THREADS> Input;
@@ -33,7 +33,7 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
   __syncthreads();
 
   // the address of a tap's operand is the sum of a part by run of parts, one by column and channels, one by row
-  u32 row_offset[RUNS], lane_offset[HALO ? 3 : 1][STEPS];
+  u32 row_offset[RUNS], lane_offset[REACH][STEPS];
 #pragma unroll
   for (int run = 0; run < RUNS; ++run) {
     int pixel = Parts::first(warp_m, run * RUN) + lane % 16;
@@ -41,7 +41,7 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     row_offset[run] = ((image * Input::HEIGHT + place / COLUMNS) * Input::WIDTH + place % COLUMNS) * Input::PITCH;
   }
 #pragma unroll
-  for (int shift = 0; shift < (HALO ? 3 : 1); ++shift)
+  for (int shift = 0; shift < REACH; ++shift)
 #pragma unroll
     for (int step = 0; step < STEPS; ++step)
       lane_offset[shift][step] = shift * Input::PITCH +
@@ -71,24 +71,24 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     const u32 base = shared_address(shared);
     const uint4* fragments = weights + warp_n * (NT / 2) * 32 + lane;
 #pragma unroll
-    for (int right = 0; right < (HALO ? 3 : 1); ++right)
+    for (int right = 0; right < REACH; ++right)
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
-        uint4 b[DOWN][NT / 2];
+        uint4 b[REACH][NT / 2];
 #pragma unroll
-        for (int down = 0; down < DOWN; ++down)
+        for (int down = 0; down < REACH; ++down)
 #pragma unroll
           for (int n = 0; n < NT / 2; ++n)
             b[down][n] = __ldg(fragments + (((down * 3 + right) * STEPS + step) * (OUT / 16) + n) * 32);
 #pragma unroll
         for (int run = 0; run < RUNS; ++run)
 #pragma unroll
-          for (int line = 0; line < Parts::lines(DOWN); ++line) {
-            if (!Parts::is_read(line, DOWN)) continue;
+          for (int line = 0; line < Parts::lines(REACH); ++line) {
+            if (!Parts::is_read(line, REACH)) continue;
             u32 a[4];
             ldmatrix(a, base + row_offset[run] + lane_offset[right][step] + line * Input::WIDTH * Input::PITCH);
 #pragma unroll
-            for (int down = 0; down < DOWN; ++down) {
+            for (int down = 0; down < REACH; ++down) {
               if (!Parts::is_of(line - down)) continue;
               float(&to)[NT][4] = acc[run * RUN + (line - down) / Parts::HIGH];
 #pragma unroll

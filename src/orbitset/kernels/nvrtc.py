@@ -202,9 +202,7 @@ class Kernel:
         return self._resident[device]
 
     def __call__(self, grid: tuple[int, int], *arguments: Any) -> None:
-        pointers = (ctypes.c_void_p * len(arguments))(
-            *(ctypes.cast(ctypes.pointer(a), ctypes.c_void_p) for a in arguments)
-        )
+        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         function = self._function()
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         status = _driver().cuLaunchKernel(

@@ -40,7 +40,8 @@ CONVOLUTIONS: dict[tuple[int, int, int, str, str], tuple[Convolution, Convolutio
     (8, 128, 128, "GRAD", "SUM_MASK"): ((64, 4, 4, 2, 2), (64, 4, 4, 2, 1)),
     (8, 128, 128, "GRAD_POOL", "MASK"): ((64, 4, 4, 2, 2), (64, 4, 4, 2, 2)),
 }
-# (size, inputs, outputs, operand of the encoder, whether the decoder is tied to it): two GradientShapes
+# (size, inputs, outputs, operand of the encoder, whether the decoder is tied to it): two GradientShapes.
+# Those without a decoder were measured before fragments served three taps.
 WEIGHT_GRADIENTS: dict[tuple[int, int, int, str, bool], tuple[Gradient, Gradient]] = {
     (64, 16, 16, "ACT", False): ((256, 1, 2, 1, 4, 2, 2), (256, 1, 2, 1, 4, 2, 2)),
     (64, 16, 16, "ACT", True): ((256, 1, 2, 1, 4, 3, 2), (512, 1, 2, 1, 4, 3, 1)),

@@ -1,8 +1,6 @@
 // Mining with one negative for each (anchor, positive), and the triplet loss with its gradient.
 
-constexpr int ROWS = 8;  // that a block takes together
-
-// Squared distances from products of codes with each other.
+// Squared distances from products of codes with each other; a block takes ROWS of them.
 extern "C" __global__ void __launch_bounds__(THREADS)
 distances_from_products(const float* __restrict__ products, int num, float* distances) {
   __shared__ float own[ROWS];
@@ -174,7 +172,6 @@ sum_hinges(const float* __restrict__ hinge, const i64* __restrict__ anchors, con
     for (int k = 0; k < 3; ++k) sums[k * gridDim.x + blockIdx.x] = parts[k][0];
 }
 
-constexpr int HELD = 8;  // entries of a code that a thread holds
 constexpr double ONE = 1099511627776.0;  // 2^40: whole numbers add up the same in every order
 
 __device__ __forceinline__ void add_both_ways(u64* weights, int num, i64 one, i64 other, i64 weight) {
@@ -187,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 scatter_weights(const float* __restrict__ hinge, const i64* __restrict__ anchors, const i64* __restrict__ positives,
                 const i64* __restrict__ negatives, const int* __restrict__ counts, int triplets, int num, u64* weights) {
   for (int t = blockIdx.x * THREADS + threadIdx.x; t < triplets; t += gridDim.x * THREADS) {
-    if (!(hinge[t] > 0)) continue;
+    if (hinge[t] == 0) continue;  // one that is NaN pulls too, so that the gradient shows it
     const i64 a = anchors[t];
     const i64 weight = i64(ONE / counts[a]);
     add_both_ways(weights, num, a, positives[t], weight);
@@ -196,7 +193,7 @@ scatter_weights(const float* __restrict__ hinge, const i64* __restrict__ anchors
 }
 
 // What the edges do to each code, in a graph of few edges whose weights are given both ways: the sum of weight times
-// difference, times a number. A block takes one code, or so many entries of it as its threads hold.
+// difference, times a number. A block takes one code, or HELD entries of it for each thread.
 extern "C" __global__ void __launch_bounds__(THREADS)
 pull(const float* __restrict__ codes, const i64* __restrict__ weights, const float* __restrict__ factor, int num, int size,
      float* gradient) {

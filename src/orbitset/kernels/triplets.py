@@ -23,7 +23,7 @@ _FEW = 2**15
 _FEW_EDGES = 16
 """Up to so many triplets for each code, what they do to it is added up one by one."""
 _ROWS, _HELD = 8, 8
-"""Mirror triplets.cu: how many rows a block takes, and how many entries of a code a thread holds."""
+"""How many rows of distances a block takes, and how many entries of a code a thread holds."""
 
 
 def can_mine(distance_NN: Tensor, variant: str, places: int) -> bool:
@@ -46,8 +46,11 @@ def _kernel(
     ],
     shared_bytes: int = 0,
 ) -> Kernel:
-    text = source("triplets.cu", {"THREADS": _THREADS})
-    return Kernel(text, name, threads=_THREADS, shared_bytes=shared_bytes)
+    return Kernel(triplets_source(), name, threads=_THREADS, shared_bytes=shared_bytes)
+
+
+def triplets_source() -> str:
+    return source("triplets.cu", {"THREADS": _THREADS, "ROWS": _ROWS, "HELD": _HELD})
 
 
 def distances_from_products(products_NN: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 // into one sum. A block owns some channels of both operands, goes over its share of the tiles and writes one slab
 // of [tap][channel][channel] sums; `sum_slabs` adds the slabs up in order.
 
-constexpr int LONGEST = 8;  // parts in a run, which is code without a loop
+constexpr int LONGEST = 8;  // parts in a run: what a run does is unrolled
 constexpr int THREADS = WARPS_M * WARPS_N * WARPS_K * 32;
 constexpr int IN_BLOCK = WARPS_M * 16, OUT_BLOCK = WARPS_N * NT * 8;
 constexpr int HALO = TAPS == 9 ? 1 : 0;
@@ -11,7 +11,7 @@ constexpr int PIXELS = IMAGES * ROWS * COLUMNS;
 constexpr bool IS_AHEAD = BUFFERS == 2;
 constexpr int EACH = PIXELS / 16 / WARPS_K;  // parts of 16 pixels for each warp
 typedef Strips<ROWS, COLUMNS, Strips<ROWS, COLUMNS, EACH < LONGEST ? EACH : LONGEST>::RUN> Parts;
-constexpr int RUNS = PIXELS / 16 / Parts::RUN, DOWN = HALO ? 3 : 1;
+constexpr int RUNS = PIXELS / 16 / Parts::RUN, REACH = HALO ? 3 : 1;  // taps in a row, and rows of taps
 static_assert(IN % IN_BLOCK == 0 && OUT % OUT_BLOCK == 0 && NT % 2 == 0, "blocks cover the channels");
 static_assert(PIXELS % (16 * WARPS_K) == 0, "warps share the pixels evenly");
 
@@ -67,25 +67,25 @@ __device__ __forceinline__ void add_products(float (&acc)[TAPS][NT][4], u8* buff
       const u32 row = base + ((image * Shifted::HEIGHT + place / COLUMNS) * Shifted::WIDTH + column) * Shifted::PITCH;
       const int still_pixel = Parts::first(run, 0) + lane % 16, still_column = still_pixel % COLUMNS;
       const u32 still_row = still_base + (still_pixel / COLUMNS * Still::WIDTH + still_column) * Still::PITCH;
-      u32 b[DOWN][NT / 2][4];  // of the last parts, which the lines below them are still multiplied with
+      u32 b[REACH][NT / 2][4];  // of the last parts, which the lines below them are still multiplied with
 #pragma unroll
-      for (int line = 0; line < Parts::lines(DOWN); ++line) {
+      for (int line = 0; line < Parts::lines(REACH); ++line) {
         if (Parts::is_of(line))
 #pragma unroll
           for (int n = 0; n < NT / 2; ++n)
-            ldmatrix_transposed(b[line / Parts::HIGH % DOWN][n],
+            ldmatrix_transposed(b[line / Parts::HIGH % REACH][n],
                                 still_row + line * Still::WIDTH * Still::PITCH +
                                     Layout<OUT_BLOCK>::group(still_column, warp_n * NT + n * 2 + lane / 16) * 16);
-        if (!Parts::is_read(line, DOWN)) continue;
+        if (!Parts::is_read(line, REACH)) continue;
 #pragma unroll
-        for (int right = 0; right < (HALO ? 3 : 1); ++right) {
+        for (int right = 0; right < REACH; ++right) {
           u32 a[4];
           ldmatrix_transposed(a, row + (line * Shifted::WIDTH + right) * Shifted::PITCH +
                                      Layout<IN_BLOCK>::group(column + right, warp_m * 2 + lane / 8 % 2) * 16);
 #pragma unroll
-          for (int down = 0; down < DOWN; ++down) {
+          for (int down = 0; down < REACH; ++down) {
             if (!Parts::is_of(line - down)) continue;
-            u32(&still)[NT / 2][4] = b[(line - down) / Parts::HIGH % DOWN];
+            u32(&still)[NT / 2][4] = b[(line - down) / Parts::HIGH % REACH];
             float(&to)[NT][4] = acc[down * 3 + right];
 #pragma unroll
             for (int n = 0; n < NT / 2; ++n) {

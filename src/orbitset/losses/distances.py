@@ -35,8 +35,9 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
     b = a if others_MD is None else others_MD - centre
     with products_in("ieee", a.device):
         products = a @ b.T
-    is_plain = products.dtype == torch.float32 and not products.requires_grad
-    if others_MD is None and is_plain and len(products) and kernels.serve(products):
+    is_underived = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    is_plain = is_underived and products.dtype == torch.float32 and len(products) > 0
+    if others_MD is None and is_plain and kernels.serve(products):
         from orbitset.kernels.triplets import distances_from_products
 
         return distances_from_products(products)

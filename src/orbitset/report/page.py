@@ -10,6 +10,7 @@ from orbitset.report import figures, parts
 from orbitset.report.faces import faces_page, is_observed
 from orbitset.report.study import study_page
 from orbitset.report.tables import (
+    format_interval,
     format_repeats,
     format_value,
     metric_name,
@@ -90,7 +91,7 @@ def _results(rows: list[dict[str, Any]]) -> str:
             row["method"],
             metric_name(row["metric"]),
             format_value(row),
-            _interval(row),
+            format_interval(row.get("low"), row.get("high")),
             format_repeats(row),
             *([] if not with_paper else ["" if row["paper"] is None else f"{row['paper']:.2f}"]),
         ]
@@ -107,11 +108,6 @@ def _results(rows: list[dict[str, Any]]) -> str:
     return f"<h2>Results</h2><p>{how}</p>" + parts.table(
         [*head, *(["paper"] if with_paper else [])], cells
     )
-
-
-def _interval(row: dict[str, Any]) -> str:
-    has_draws = row.get("low") is not None
-    return f"{row['low']:.3f} – {row['high']:.3f}" if has_draws else ""
 
 
 def _curves(

@@ -8,6 +8,7 @@ import numpy as np
 
 from orbitset.report import figures, parts
 from orbitset.report.tables import (
+    format_interval,
     format_p,
     format_paper,
     format_repeats,
@@ -95,7 +96,7 @@ def score_table(rows: Sequence[dict[str, Any]]) -> str:
             format_value(row),
             format_paper(row),
             format_p(row["p_corrected"]),
-            interval(row["seeds_low"], row["seeds_high"]),
+            format_interval(row["seeds_low"], row["seeds_high"]),
             "" if row["epoch"] is None else f"{row['epoch']:.2g}",
             format_repeats(row),
         ]
@@ -112,10 +113,6 @@ def score_table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     filled = [at for at in range(len(head)) if any(row[at] for row in cells)]
     return parts.table([head[at] for at in filled], [[row[at] for at in filled] for row in cells])
-
-
-def interval(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{low:.3f} – {high:.3f}"
 
 
 def tests_table(tests: Sequence[dict[str, Any]], about: str) -> str:

@@ -70,6 +70,15 @@ def format_value(row: Mapping[str, Any]) -> str:
     return mean if "–" in (mean, sd) else f"{mean} ± {sd}"
 
 
+def format_interval(low: float | None, high: float | None) -> str:
+    """Nothing where there is none.
+
+    >>> format_interval(0.25, 0.5), format_interval(None, None)
+    ('0.250 – 0.500', '')
+    """
+    return "" if low is None or high is None else f"{low:.3f} – {high:.3f}"
+
+
 def format_repeats(row: Mapping[str, Any]) -> str:
     """
     >>> format_repeats({"n": 100, "repeated": "draws", "seeds": 1})
@@ -133,12 +142,8 @@ def text_tests(tests: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]
                 p = [_number(t["p_corrected"], ".2g") for t in found if t["test"] == name]
                 cells += f"{''.join(p):>12}"
             if has_seeds:
-                interval = (
-                    f"{row['seeds_low']:.3f} – {row['seeds_high']:.3f}"
-                    if row.get("seeds_low") is not None
-                    else "–"
-                )
-                cells += f"{interval:>18}"
+                interval = format_interval(row.get("seeds_low"), row.get("seeds_high"))
+                cells += f"{interval or '–':>18}"
             blocks[metric].append((row["method"], cells))
     return _aligned(blocks)
 
@@ -287,8 +292,8 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     lines = [head]
     for row in rows:
         line = [row["method"], format_value(row), format_repeats(row)]
-        interval = (row.get("seeds_low"), row.get("seeds_high"))
-        line += [" – ".join(_number(end, ".3f") for end in interval)] * with_seeds
+        interval = format_interval(row.get("seeds_low"), row.get("seeds_high"))
+        line += [interval or "–"] * with_seeds
         line += [format_paper(row) or "–"] * with_paper
         line += [_number(row.get("p_corrected"), ".2g")] * with_p
         lines.append(line)
