@@ -230,6 +230,17 @@ def test_batch_norm_of_codes_is_torchs(num, has_more):
     assert grad_before.abs().max() < 1e-3  # batch norm does not see a bias before it
 
 
+def test_a_pass_that_never_goes_back_is_let_go():
+    fused = FusedEncoder(_model(32, (16, 32), "batch"))
+    images = torch.rand(4, 1, 32, 32, device="cuda")
+    fused(images)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        fused(images)
+    assert torch.cuda.memory_allocated() == before
+
+
 def test_weights_that_are_not_channels_last_get_their_own_gradients():
     images = torch.rand(4, 1, 32, 32, device="cuda")
     grads = []

@@ -41,8 +41,13 @@ def test_more_neighbours_than_labelled_images_and_folders_of_runs_are_refused(ru
         evaluate_run(run, shots=(1,), neighbours=101, gallery_images=100)
     demo = Run(tmp_path / "demo")
     demo.create({"name": "demo", "runs": ["OJ", "AE"]})
-    with pytest.raises(RunError, match="holds the runs OJ, AE; name one"):
+    with pytest.raises(RunError, match="holds the runs OJ, AE; name one") as refused:
         evaluate_run(demo)
+    assert refused.value.hint == str(tmp_path / "demo" / "OJ")
+    study = Run(tmp_path / "study")
+    study.create({"name": "heads", "runs": [f"OJ/{split}" for split in range(40)]})
+    with pytest.raises(RunError, match="holds the runs OJ/0, OJ/1, OJ/2 and 37 more; name one"):
+        evaluate_run(study)
 
 
 def test_images_that_have_changed_are_said_and_not_trained_on(face_manifest, tmp_path):

@@ -174,18 +174,28 @@ def _contents(run):
     }
 
 
-def _lose_a_side(run):
+def _edit_last(run, change):
     path = run / "OE/seed-1/metrics.jsonl"
     *lines, last = path.read_text().splitlines()
     record = json.loads(last)
-    del record["accuracy"]["va"]
+    change(record["accuracy"])
     path.write_text("\n".join([*lines, json.dumps(record), ""]))
+
+
+def _edit_rows(run, change):
+    path = run / "OJ/seed-0/results.json"
+    results = json.loads(path.read_text())
+    change(results["rows"])
+    path.write_text(json.dumps(results))
 
 
 @pytest.mark.parametrize(
     ("damage", "word"),
     [
-        (_lose_a_side, "OE/seed-1/metrics.jsonl is damaged: it does not have the scores of 4"),
+        (
+            lambda run: _edit_last(run, lambda scores: scores.pop("va")),
+            "OE/seed-1/metrics.jsonl is damaged: it does not have the scores of 4",
+        ),
         (
             lambda run: (run / "OE/seed-1/metrics.jsonl").write_text("nonsense\n"),
             "OE/seed-1/metrics.jsonl is damaged",
@@ -193,6 +203,18 @@ def _lose_a_side(run):
         (
             lambda run: (run / "OE/seed-1/metrics.jsonl").write_text('{"step": "1"}\n'),
             "a step is not a whole number",
+        ),
+        (
+            lambda run: _edit_last(run, lambda scores: scores["te"].__setitem__(0, 1.5)),
+            r"OE/seed-1/metrics.jsonl is damaged: 1\.5 is no score",
+        ),
+        (
+            lambda run: _edit_rows(run, lambda rows: rows[0].update(mean=-0.1)),
+            "OJ/seed-0/results.json is damaged: -0.1 is no score",
+        ),
+        (
+            lambda run: _edit_rows(run, lambda rows: rows[0].update(mean="high")),
+            "OJ/seed-0/results.json is damaged",
         ),
         (
             lambda run: (run / "OJ/seed-0/results.json").write_text("{}"),

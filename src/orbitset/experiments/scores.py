@@ -5,8 +5,9 @@ it. Splits overlap and share trainings, so that beside the paper's paired t-test
 correction, Wilcoxon's test and intervals over seeds. Where there is one split, seeds are the repeats.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -64,13 +65,23 @@ def joined(parts: Sequence[Scores]) -> Scores:
 
 def final_scores(runs: Sequence[Run], measure: str) -> Scores:
     """Scores at the end of training, where no part of the data was kept to choose a stopping time on."""
-    try:
-        ends = [run.records()[-1] for run in runs]
-        scores = [[float(end[measure]["mean"])] for end in ends]
-        return Scores(np.array(scores), np.array([[float(end["epoch"])] for end in ends]))
-    except (KeyError, TypeError, ValueError) as error:
-        names = ", ".join(str(run / "metrics.jsonl") for run in runs)
-        raise RunError(f"one of {names} is damaged: {error!r}") from None
+    scores, epochs = [], []
+    for run in runs:
+        try:
+            end = run.records()[-1]
+            scores.append([float(end[measure]["mean"])])
+            epochs.append([float(end["epoch"])])
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{run / 'metrics.jsonl'} is damaged: {error!r}") from None
+        check_scores(scores[-1], run / "metrics.jsonl")
+    return Scores(np.array(scores), np.array(epochs))
+
+
+def check_scores(scores: Iterable[float], file: Path) -> None:
+    """Every measure lies between 0 and 1, or is NaN where there was nothing to measure."""
+    wrong = [score for score in scores if score < 0 or score > 1]
+    if wrong:
+        raise RunError(f"{file} is damaged: {wrong[0]:g} is no score, which lies between 0 and 1")
 
 
 def stopped_scores(
@@ -93,6 +104,7 @@ def stopped_scores(
             epochs.append([float(records[at]["epoch"]) for at in stopped.evaluation_S])
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{run / 'metrics.jsonl'} is damaged: {error}") from None
+        check_scores(torch.cat(sides).flatten().tolist(), run / "metrics.jsonl")
         scores.append(stopped.score_S)
     return Scores(np.array(scores), np.array(epochs))
 

@@ -36,6 +36,8 @@ from orbitset.training.progress import Progress, Silent
 
 T = TypeVar("T")
 _TELL_EVERY_S = 5.0
+_NAMED = 3
+"""Of many runs in a folder, so many are named."""
 
 
 class Task(Protocol):
@@ -230,8 +232,11 @@ def load_run(
     """A finished run's configuration, its trained model, and what it learned from and is scored on."""
     run.require().refuse_search("loaded")
     if run.kind != "run":
+        runs = run.config["runs"]
+        more = f" and {len(runs) - _NAMED:,} more" if len(runs) > _NAMED else ""
         raise RunError(
-            f"{run.path} holds the runs {', '.join(run.config['runs'])}; name one of them"
+            f"{run.path} holds the runs {', '.join(runs[:_NAMED])}{more}; name one of them",
+            hint=f"{run / runs[0]}",
         )
     config = read_experiment(run.config)
     if not config.keeps_weights:

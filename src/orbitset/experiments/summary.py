@@ -11,6 +11,7 @@ from orbitset.experiments.config import ExperimentConfig, ObservedExperiment, Pa
 from orbitset.experiments.observed import MEASURES as OBSERVED_MEASURES
 from orbitset.experiments.scores import (
     Scores,
+    check_scores,
     final_scores,
     joined,
     mean_curve,
@@ -200,15 +201,19 @@ def _baselines(runs: Sequence[Run], measure: str) -> list[dict[str, Any]]:
 
     Where the data is split in several ways, the mean and s.d. over them.
     """
-    try:
-        found: dict[str, list[dict[str, Any]]] = {"pixels": [], "untrained": []}
-        for run in runs:
-            for one in run.read_json("results.json")["rows"]:
-                if one["method"] in found and one["metric"] == measure:
-                    found[one["method"]].append(one)
-        return [_mean_row(rows) for rows in found.values() if rows]
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{runs[0] / 'results.json'} is damaged: {error!r}") from None
+    found: dict[str, list[dict[str, Any]]] = {"pixels": [], "untrained": []}
+    for number, run in enumerate(runs):
+        name = run / "results.json"
+        try:
+            for row in run.read_json("results.json")["rows"]:
+                if row["method"] in found and row["metric"] == measure:
+                    check_scores([float(row["mean"])], name)
+                    found[row["method"]].append(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{name} is damaged: {error!r}") from None
+        if lost := [method for method, rows in found.items() if rows and len(rows) <= number]:
+            raise RunError(f"{name} is damaged: it has no {measure} of {lost[0]}")
+    return [_mean_row(rows) for rows in found.values() if rows]
 
 
 def _mean_row(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,11 +17,12 @@ _THREADS, _ENTRIES = 1024, 16
 
 
 def can_normalise(norm: nn.Module, num: int) -> TypeGuard[nn.BatchNorm1d]:
-    """A single code has no variance: that is torch's to refuse."""
+    """On a GPU, in training. A single code has no variance: that is torch's to refuse."""
     return (
         type(norm) is nn.BatchNorm1d
         and norm.training
         and norm.affine
+        and norm.weight.is_cuda
         and norm.momentum is not None
         and norm.track_running_stats
         and norm.num_features % _ENTRIES == 0
