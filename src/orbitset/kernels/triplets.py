@@ -18,8 +18,6 @@ _MOST_ROWS = 2048
 """Of each positive 16 bytes are kept there."""
 _FEW = 2**15
 """Up to so many triplets, distances are computed one by one."""
-
-
 _FEW_EDGES = 16
 """Up to so many triplets for each code, what they do to it is added up one by one."""
 _ROWS, _HELD = 8, 8
