@@ -1,4 +1,5 @@
 import itertools
+import re
 import time
 
 import pytest
@@ -102,7 +103,10 @@ def test_nan_in_the_images_stops_training():
         fit(model, loss, batches, steps=3)
 
 
-def test_collapse_is_noted(tmp_path):
+@pytest.mark.parametrize(
+    ("evaluate_at", "noted_at"), [({4}, [4]), ({1, 4}, [4]), ({1, 2, 3, 4}, [2]), ({1}, [])]
+)
+def test_collapse_is_noted_once_when_it_stays(evaluate_at, noted_at):
     class Notes(Silent):
         messages = []
 
@@ -117,9 +121,10 @@ def test_collapse_is_noted(tmp_path):
     with torch.no_grad():
         model.encoder.code.weight.zero_()
         model.encoder.code.bias.fill_(5)
-    more = {"evaluate": _evaluate, "evaluate_at": {2}, "progress": Notes()}
-    fit(model, shrink, batches, steps=2, peak_learning_rate=1e-9, **more)
-    assert "collapsed" in Notes.messages[0]
+    more = {"evaluate": _evaluate, "evaluate_at": evaluate_at, "progress": Notes()}
+    fit(model, shrink, batches, steps=4, peak_learning_rate=1e-9, **more)
+    steps = [re.search(r"step (\d+): the codes have collapsed", m)[1] for m in Notes.messages]
+    assert steps == [str(step) for step in noted_at]
 
 
 def test_own_loss_in_a_few_lines():

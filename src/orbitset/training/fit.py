@@ -184,7 +184,7 @@ def fit(
     )
     if device.type == "cuda":
         progress.note(f"{label}: {how}")
-    images_at_start, is_warned = batches.images_before(step), False
+    images_at_start, times_collapsed = batches.images_before(step), 0
     model.train()
     progress.start(label, steps, step)
     try:
@@ -193,9 +193,10 @@ def fit(
                 monitor.check()
                 means = monitor.flush()
                 warning = collapse_warning(means)
-                if warning and not is_warned:
+                times_collapsed = times_collapsed + 1 if warning else 0
+                # codes often begin on a line and leave it: said once, when they stay
+                if times_collapsed == 2 or (times_collapsed == 1 and step == steps):
                     progress.note(f"warning: {label}, step {step}: {warning}")
-                is_warned = warning is not None
                 with progress.pause(f"{label}: evaluating at step {step}"):
                     metrics = _evaluate(evaluate, model, step)
                 batches.position = step
