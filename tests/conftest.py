@@ -16,6 +16,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+
+
 @pytest.fixture(scope="session")
 def face_manifest(tmp_path_factory):
     """A manifest of 6 people x 4 sessions x 3 views x 2 lights, 16 pixels: a pattern of the person's, moved

@@ -17,10 +17,7 @@ from orbitset.runs import Run
 from orbitset.training import fit
 from orbitset.training.progress import Silent
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def _images():

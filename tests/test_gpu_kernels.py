@@ -26,10 +26,7 @@ from orbitset.training.optimizer import adam
 from orbitset.training.progress import Silent
 from orbitset.training.steps import ReplayedSteps, choose_steps
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 _DRAWS = 4

@@ -15,10 +15,7 @@ from orbitset.losses import (
 from orbitset.losses.every_triplet import every_triplet_terms
 from orbitset.losses.triplet import mined_terms
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def _batch(kind, num):

@@ -383,7 +383,6 @@ def test_parameters_of_another_shape_are_refused(shape):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_gpu_gives_the_same_images_and_is_not_waited_for(channels):
     images, params = random_images(64, channels, 33, 48), drawn(64, EVERYTHING)

@@ -134,9 +134,8 @@ def begun(name: str, run: "Run") -> "Study":
             is_usage=True,
         )
     if study.cut_down is None:
-        with contextlib.suppress(
-            ConfigError, DataError
-        ):  # it needs options, or data, not given again
+        # to say what changed it may need options, or data, that were not given again
+        with contextlib.suppress(ConfigError, DataError):
             now = study_of(name, Asked())
             if now.describe() != study.describe():
                 say(

@@ -111,20 +111,16 @@ def faces(
         data.partition(":")[0],
         data,
         method,
+        split,
+        images / images_per_epoch,
         ObservedConfig(
             orbit=("person", "light", "session"),
             canonical=f"view={'0' if data.startswith('heads') else multi_pie.CANONICAL}",
             label="person",
             size_px=size_px,
         ),
-        PairsConfig(
-            split_by="session",
-            train=split.train,
-            validation=split.validation,
-            test=split.test,
-            exclude=("view", "light"),
-        ),
-        images / images_per_epoch,
+        split_by="session",
+        view="view",
         alike="light",
         channels=channels,
     )
@@ -134,23 +130,32 @@ def face_experiment(
     name: str,
     data: str,
     method: Method,
-    orbits: ObservedConfig,
-    evaluation: PairsConfig,
+    split: Split,
     epochs: float,
+    orbits: ObservedConfig,
     *,
+    split_by: str,
+    view: str,
     alike: str,
     channels: tuple[int, ...] = CHANNELS,
     is_private: bool = False,
 ) -> ObservedExperiment:
     """With what all sets of faces share. Whatever the method, the encoder looks at local contrast: no loss
-    brings the lights of a person together (docs/decisions/0009)."""
+    brings the lights of a person together (docs/decisions/0009). As in the paper, a person's images with the
+    same view, or alike in what batches go by, are not among those to be found."""
     config = ObservedExperiment(
         name=name,
         data=data,
         method=method,
         orbits=replace(orbits, **_batches_by(alike, method)),
         encoder=EncoderConfig(channels=channels, code_size=1024, contrast="local"),
-        evaluation=evaluation,
+        evaluation=PairsConfig(
+            split_by=split_by,
+            train=split.train,
+            validation=split.validation,
+            test=split.test,
+            exclude=(view, alike),
+        ),
         is_private=is_private,
     )
     return evaluated_often(with_settings(config, CHOSEN[objective_of(method)]), epochs)

@@ -11,6 +11,7 @@ All settings are those of rendered heads: nothing was chosen on either set.
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -18,7 +19,7 @@ from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.named import manifest_of
 from orbitset.datasets.table import ImageTable
 from orbitset.errors import DataError
-from orbitset.experiments.config import ObservedExperiment, PairsConfig
+from orbitset.experiments.config import ObservedExperiment
 from orbitset.experiments.faces import (
     METHODS,
     Split,
@@ -63,9 +64,8 @@ def pie32_study(
         named = (tuple(people[at] for at in sorted(part)) for part in parts)
         splits.append(Split(f"identities-{number}", *named))
     made = functools.partial(pie32, data=data, on_problem=on_problem)
-    cuts = [*_fewer(table, 6_930), *what_is_cut(methods, METHODS, images, PIE32_IMAGES)]
-    shown = PIE32_IMAGES if images is None else images
-    return _study("pie32", made, table, splits, methods, shown, seeds, cuts)
+    whole = _Whole(rows=6_930, images=PIE32_IMAGES)
+    return _study("pie32", made, table, splits, methods, images, seeds, whole)
 
 
 def pie32(
@@ -76,20 +76,16 @@ def pie32(
         "pie32",
         data,
         method,
+        split,
+        epochs,
         ObservedConfig(
             orbit=("identity", "flash"),
             canonical="camera=c27",
             label="identity",
             on_problem=on_problem,
         ),
-        PairsConfig(
-            split_by="identity",
-            train=split.train,
-            validation=split.validation,
-            test=split.test,
-            exclude=("camera", "flash"),
-        ),
-        epochs,
+        split_by="identity",
+        view="camera",
         alike="flash",
         is_private=True,
     )
@@ -110,9 +106,8 @@ def pointing04_study(
     table = table.require(("person", "session", "pan", "tilt"))
     splits = [Split("1-2", ("1",), (), ("2",)), Split("2-1", ("2",), (), ("1",))]
     made = functools.partial(pointing04, data=data, on_problem=on_problem)
-    cuts = [*_fewer(table, 2_790), *what_is_cut(methods, METHODS, images, POINTING04_IMAGES)]
-    shown = POINTING04_IMAGES if images is None else images
-    return _study("pointing04", made, table, splits, methods, shown, seeds, cuts)
+    whole = _Whole(rows=2_790, images=POINTING04_IMAGES)
+    return _study("pointing04", made, table, splits, methods, images, seeds, whole)
 
 
 def pointing04(
@@ -123,16 +118,16 @@ def pointing04(
         "pointing04",
         data,
         method,
+        split,
+        epochs,
         ObservedConfig(
             orbit=("person", "session", "tilt"),
             canonical="pan=0",
             label="person",
             on_problem=on_problem,
         ),
-        PairsConfig(
-            split_by="session", train=split.train, test=split.test, exclude=("pan", "tilt")
-        ),
-        epochs,
+        split_by="session",
+        view="pan",
         alike="tilt",
     )
 
@@ -141,8 +136,11 @@ def _data(name: str, root: Path | None) -> str:
     return name if root is None else str((root / "manifest.csv").resolve())
 
 
-def _fewer(table: ImageTable, known: int) -> list[str]:
-    return [f"{len(table):,} images instead of {known:,}"] if len(table) < known else []
+class _Whole(NamedTuple):
+    """A study that is not cut down: rows of its manifest, and images shown in a training."""
+
+    rows: int
+    images: int
 
 
 def _study(
@@ -151,11 +149,15 @@ def _study(
     table: ImageTable,
     splits: Sequence[Split],
     methods: Sequence[str] | None,
-    images: int,
+    images: int | None,
     seeds: int,
-    cuts: Sequence[str],
+    whole: _Whole,
 ) -> Study:
     check_seeds(seeds)
+    cuts = what_is_cut(methods, METHODS, images, whole.images)
+    if len(table) < whole.rows:
+        cuts.insert(0, f"{len(table):,} images instead of {whole.rows:,}")
+    shown = whole.images if images is None else images
     lines = []
     for split in splits:
         asked = describe(METHODS[0], split, 1.0)
@@ -164,7 +166,7 @@ def _study(
         if not count:
             raise DataError(f"{table.source} has no {by} {', '.join(split.train)} to train on")
         lines += [
-            Line(label=method, split=split.name, config=describe(method, split, images / count))
+            Line(label=method, split=split.name, config=describe(method, split, shown / count))
             for method in named_methods(methods, METHODS)
         ]
     return Study(
