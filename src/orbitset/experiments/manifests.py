@@ -294,6 +294,7 @@ def described_orbits(config: ObservedExperiment) -> str:
     """What was chosen, in words."""
     orbits, evaluation = config.orbits, config.evaluation
     colour = "colour" if orbits.is_colour else "grey"
+    size = "the images' own size" if orbits.size_px is None else f"{orbits.size_px} px"
     parts = [
         f"an orbit shares {', '.join(orbits.orbit)}; its target is {_target(orbits)}",
         f"{evaluation.split_by} {_few(evaluation.train)} to train, "
@@ -306,7 +307,7 @@ def described_orbits(config: ObservedExperiment) -> str:
         if evaluation.apart
         else "retrieval leaves nothing out",
         *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
-        f"{orbits.size_px} px, {colour}; batches of {orbits.orbits_per_batch} orbits x "
+        f"{size}, {colour}; batches of {orbits.orbits_per_batch} orbits x "
         f"{orbits.members_per_batch} members"
         + (f", by {orbits.alike}, {orbits.alike_values} at a time" if orbits.alike else "")
         + f"; {config.train.epochs:g} epochs",
