@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from orbitset import kernels
 from orbitset.errors import ConfigError
+from orbitset.kernels.streams import beside, mark_made
 from orbitset.training.monitors import Monitor
 
 Engine = Literal["auto", "reference", "fast"]
@@ -34,6 +35,7 @@ def train_step(
         else:
             codes, rectified = network.encode(batch.images), None  # type: ignore[operator]
     terms = loss(codes, batch, rectified)
+    mark_made(terms["loss"])
     optimizer.zero_grad(set_to_none=True)
     terms["loss"].backward()
     optimizer.step()
@@ -66,7 +68,7 @@ class Steps:
         terms, codes = train_step(
             self.network, self.loss, self.optimizer, batch, use_bfloat16=self.use_bfloat16
         )
-        self.monitor.watch(terms)
+        beside(terms["loss"], lambda: self.monitor.watch(terms))
         return {name: value.detach() for name, value in terms.items()}, codes.detach()
 
 
@@ -82,16 +84,20 @@ class ReplayedSteps(Steps):
     """The same steps, recorded once for every size of batch and replayed.
 
     The first batch of a size is an ordinary step, which also warms everything up; the second is recorded.
+    While the GPU is at a step, the next batch is drawn on a stream beside it.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._recorded: dict[Any, _Recorded | None] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+        # of higher priority than the second stream, on which what the step need not wait for is done
+        self._stream = torch.cuda.Stream(priority=-1)
+        self._drawing = torch.cuda.Stream()
+        self._ahead: tuple[int, Any] | None = None
 
     def __call__(self, index: int) -> Mapping[str, Tensor]:
-        drawn = self.batches.draw(index)
+        drawn = self._drawn(index)
         key = (drawn.orbits.shape, drawn.members.shape, drawn.members_per_orbit)
         if key not in self._recorded:
             self._recorded[key] = None
@@ -106,9 +112,22 @@ class ReplayedSteps(Steps):
             recorded = self._recorded[key] = _Recorded(self, drawn)
         recorded.drawn.orbits.copy_(drawn.orbits)
         recorded.drawn.members.copy_(drawn.members)
+        before = torch.cuda.current_stream().record_event()
         recorded.graph.replay()
+        self._draw_ahead(index + 1, before)
         self.monitor.count(recorded.codes)
         return recorded.terms
+
+    def _drawn(self, index: int) -> Any:
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead is not None and ahead[0] == index else self.batches.draw(index)
+
+    def _draw_ahead(self, index: int, after: torch.cuda.Event) -> None:
+        """What was drawn before is used up by then, and what comes after waits for both streams."""
+        self._drawing.wait_event(after)
+        with torch.cuda.stream(self._drawing):
+            self._ahead = (index, self.batches.draw(index))
+        torch.cuda.current_stream().wait_stream(self._drawing)
 
 
 class _Recorded:
