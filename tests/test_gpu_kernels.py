@@ -9,14 +9,14 @@ import torch
 from orbitset.encoders import RectifyingEncoder
 from orbitset.encoders.fused import FusedEncoder, _Pass
 from orbitset.encoders.fused_plan import Plan
-from orbitset.kernels import disabled, packing
+from orbitset.kernels import packing
 from orbitset.kernels.code_norm import can_normalise, normalise
+from orbitset.kernels.streams import beside, mark_made, overlap
 from orbitset.losses import (
     OrbitJoint,
 )
 from orbitset.orbits import AffineRanges, sample_affine, warp
 from orbitset.orbits.affine import warp_reference
-from orbitset.training.optimizer import adam
 
 pytestmark = pytest.mark.gpu
 
@@ -268,7 +268,8 @@ def test_what_is_done_beside_is_what_is_done_in_order():
         for _ in range(5):
             model.zero_grad()
             if marks:
-                loss(*_shuffled(*fused(images), batch))["loss"].backward()
+                with overlap():
+                    _loss_of(loss, *fused(images), batch).backward()
             else:
                 codes, rectified = fused(images)
                 loss(codes.view_as(codes), batch, rectified)["loss"].backward()
@@ -278,8 +279,48 @@ def test_what_is_done_beside_is_what_is_done_in_order():
             assert _error(ours, theirs) < 1e-2
 
 
-def _shuffled(codes, rectified, batch):
-    return codes, batch, rectified
+def _loss_of(loss, codes, rectified, batch):
+    assert hasattr(codes, "_orbitset_made")
+    return loss(codes, batch, rectified)["loss"]
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_a_gradient_may_be_asked_of_the_codes_first(size):
+    images = torch.rand(9, 1, size, size, device="cuda")
+    grads = []
+    for asks in (True, False):
+        model = _model(size, (16, 32))
+        codes, rectified = FusedEncoder(model)(images)
+        total = codes.square().sum() + rectified.square().sum()
+        if asks:
+            (of_codes,) = torch.autograd.grad(total, codes, retain_graph=True)
+            torch.testing.assert_close(of_codes, 2 * codes.detach())
+        total.backward()
+        grads.append([p.grad for p in model.parameters()])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2 * float(one.abs().max()))
+
+
+def test_when_codes_went_back_nothing_is_held_by_the_images():
+    fused = FusedEncoder(_model(64, (16, 32)))
+    images = torch.rand(64, 1, 64, 64, device="cuda")
+    before = torch.cuda.memory_allocated()
+    codes, rectified = fused(images)
+    codes.square().sum().backward()
+    del codes
+    held = torch.cuda.memory_allocated() - before
+    assert held < 2 * rectified.numel() * rectified.element_size()
+
+
+def test_codes_that_were_changed_since_are_not_read_beside():
+    with overlap():
+        codes = torch.ones(4, device="cuda")
+        mark_made(codes)
+    streams: list = []
+    beside(codes, lambda: streams.append(torch.cuda.current_stream()))
+    codes.mul_(2)
+    beside(codes, lambda: streams.append(torch.cuda.current_stream()))
+    assert streams[0] != torch.cuda.current_stream() == streams[1]
 
 
 def test_weights_that_are_not_channels_last_get_their_own_gradients():
@@ -303,60 +344,13 @@ def test_more_images_are_warped_than_a_grid_is_high():
     assert torch.equal(made[-1], made[(70_000 - 1) % 3])
 
 
+@pytest.mark.parametrize("canvas_px", [64, 30, 1])
 @pytest.mark.parametrize("size_px", [(28, 28), (5, 9), (70, 64)])
-def test_the_warp_kernel_is_within_a_grey_level(size_px):
+def test_the_warp_kernel_is_within_a_grey_level(size_px, canvas_px):
     images = torch.randint(0, 256, (40, 3, *size_px), dtype=torch.uint8, device="cuda")
     rows = torch.randint(0, 40, (90,), device="cuda")
     params = sample_affine(90, AffineRanges(), torch.Generator().manual_seed(0)).cuda()
     params[0, 3:] = 1e6  # far outside
-    ours = warp(images, params, 64, rows_B=rows)
-    assert (ours - warp_reference(images[rows], params, 64)).abs().max() < 1 / 255
+    ours = warp(images, params, canvas_px, rows_B=rows)
+    assert (ours - warp_reference(images[rows], params, canvas_px)).abs().max() < 1 / 255
     assert (ours[0] == 0).all()
-
-
-def _weights():
-    """Of many sizes and both layouts, more of them than one launch takes."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(1,), (5,), (1023,), (1024,), (3000, 7), (16, 8, 3, 3), *[(n,) for n in range(1, 66)]]
-    made = [torch.randn(shape, generator=generator).cuda() for shape in shapes]
-    made[5] = made[5].contiguous(memory_format=torch.channels_last)
-    return [torch.nn.Parameter(weight) for weight in made]
-
-
-def test_adam_is_torchs():
-    ours, theirs = _weights(), [torch.nn.Parameter(w.detach().double()) for w in _weights()]
-    optimizer = adam(
-        [{"params": ours[:3]}, {"params": ours[3:], "share": 0.5}], rate=1e-2, eps=1e-8
-    )
-    exact = torch.optim.Adam(
-        [{"params": theirs[:3], "lr": 1e-2}, {"params": theirs[3:], "lr": 5e-3}], eps=1e-8
-    )
-    for step in range(5):
-        for one, other in zip(ours, theirs, strict=True):
-            grad = torch.randn(one.shape, device="cuda") * 10.0 ** (step - 2)
-            one.grad = None if one is ours[1] and step == 3 else grad  # contiguous, as not all are
-            other.grad = None if one.grad is None else grad.double()
-        assert optimizer._rows() is not None
-        optimizer.step()
-        exact.step()
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
-    assert optimizer.state[ours[1]]["step"] == 4 and optimizer.state[ours[0]]["step"] == 5
-    again = torch.optim.Adam(ours, fused=True, capturable=True)
-    again.load_state_dict(
-        {**optimizer.state_dict(), "param_groups": again.state_dict()["param_groups"]}
-    )
-    assert again.state[ours[0]]["step"] == 5
-
-
-def test_what_is_beyond_the_kernel_is_torchs_own_adam():
-    weight = torch.nn.Parameter(torch.ones(4, 4, device="cuda"))
-    weight.grad = torch.ones_like(weight)
-    optimizer = adam([{"params": [weight]}], rate=0.1)
-    optimizer.param_groups[0]["weight_decay"] = 0.1
-    assert optimizer._rows() is None
-    optimizer.step()
-    torch.testing.assert_close(weight.detach(), torch.full_like(weight, 0.9))
-    with disabled():
-        optimizer.param_groups[0]["weight_decay"] = 0
-        assert optimizer._rows() is None

@@ -9,6 +9,7 @@ from orbitset.config import with_settings
 from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
 from orbitset.errors import ConfigError
 from orbitset.experiments import affine_digits, train
+from orbitset.kernels import disabled
 from orbitset.losses import (
     LossConfig,
     build_loss,
@@ -142,3 +143,51 @@ def test_a_replayed_step_waits_for_nothing():
             taken(step)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def _weights():
+    """Of many sizes and both layouts, more of them than one launch takes."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(1,), (5,), (1023,), (1024,), (3000, 7), (16, 8, 3, 3), *[(n,) for n in range(1, 66)]]
+    made = [torch.randn(shape, generator=generator).cuda() for shape in shapes]
+    made[5] = made[5].contiguous(memory_format=torch.channels_last)
+    return [torch.nn.Parameter(weight) for weight in made]
+
+
+def test_adam_is_torchs():
+    ours, theirs = _weights(), [torch.nn.Parameter(w.detach().double()) for w in _weights()]
+    optimizer = adam(
+        [{"params": ours[:3]}, {"params": ours[3:], "share": 0.5}], rate=1e-2, eps=1e-8
+    )
+    exact = torch.optim.Adam(
+        [{"params": theirs[:3], "lr": 1e-2}, {"params": theirs[3:], "lr": 5e-3}], eps=1e-8
+    )
+    for step in range(5):
+        for one, other in zip(ours, theirs, strict=True):
+            grad = torch.randn(one.shape, device="cuda") * 10.0 ** (step - 2)
+            one.grad = None if one is ours[1] and step == 3 else grad  # contiguous, as not all are
+            other.grad = None if one.grad is None else grad.double()
+        assert optimizer._rows() is not None
+        optimizer.step()
+        exact.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+    assert optimizer.state[ours[1]]["step"] == 4 and optimizer.state[ours[0]]["step"] == 5
+    again = torch.optim.Adam(ours, fused=True, capturable=True)
+    again.load_state_dict(
+        {**optimizer.state_dict(), "param_groups": again.state_dict()["param_groups"]}
+    )
+    assert again.state[ours[0]]["step"] == 5
+
+
+def test_what_is_beyond_the_kernel_is_torchs_own_adam():
+    weight = torch.nn.Parameter(torch.ones(4, 4, device="cuda"))
+    weight.grad = torch.ones_like(weight)
+    optimizer = adam([{"params": [weight]}], rate=0.1)
+    optimizer.param_groups[0]["weight_decay"] = 0.1
+    assert optimizer._rows() is None
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full_like(weight, 0.9))
+    with disabled():
+        optimizer.param_groups[0]["weight_decay"] = 0
+        assert optimizer._rows() is None

@@ -126,16 +126,25 @@ def _kernels_that_do_nothing(monkeypatch):
 @pytest.mark.parametrize("uses_decoder", [True, False])
 @pytest.mark.parametrize("image_gradient", [True, False])
 @pytest.mark.parametrize("code_norm", ["none", "batch", "unit", "sphere"])
-@pytest.mark.parametrize(("size_px", "unpooling"), [(32, "copy"), (32, "switches"), (64, "copy")])
+@pytest.mark.parametrize(
+    ("size_px", "channels", "unpooling"),
+    [
+        (32, (16, 32), "copy"),
+        (32, (16, 32), "switches"),
+        (64, (16, 32), "copy"),
+        (64, (16, 32, 64), "copy"),
+    ],
+)
 def test_the_pass_launches_what_the_plan_compiles(
-    uses_decoder, image_gradient, code_norm, size_px, unpooling
+    uses_decoder, image_gradient, code_norm, size_px, channels, unpooling
 ):
     """On a CPU: every gradient has the shape of its parameter."""
     model = RectifyingEncoder(
-        size_px=size_px, channels=(16, 32), code_size=8, code_norm=code_norm, unpooling=unpooling
+        size_px=size_px, channels=channels, code_size=8, code_norm=code_norm, unpooling=unpooling
     )
     plan, images = Plan(model), torch.rand(6, 1, size_px, size_px)
-    assert all(plan.takes_both(layer) == (size_px == 64) for layer in range(plan.depth))
+    together = [layer for layer in range(plan.depth) if plan.takes_both(layer)]
+    assert together == ([0, 1, 2, 3] if size_px == 64 else [])
     run = _Pass(plan, images, uses_decoder, image_gradient)
     codes = run.encode()
     assert codes.shape == (6, 8)

@@ -38,6 +38,20 @@ def test_every_convolution_has_a_shape_that_fits_a_block(kind, images):
             assert shape.pixels % (16 * shape.mt) == 0 and outputs % (8 * shape.nt) == 0
 
 
+@pytest.mark.parametrize("images", [256, 1024])
+def test_shapes_that_give_weights_too_fit_a_multiprocessor(images):
+    """Its warps cover the channels of both operands, 16 by 16, and share the pixels evenly."""
+    for size, inputs, outputs, kind, output in shapes.BOTH_GRADIENTS:
+        layer = (size, inputs, outputs, kind, output)
+        assert layers.can_give_weights(*layer)
+        shape = layers.convolution_shape(*layer, gives_weights=True, images=images)
+        _, _, threads, shared = layers.convolution_plan(*layer, shape, True)
+        own = shared + 16 * (inputs + outputs) + 1024  # coefficients, and what the system takes
+        assert threads * shape.min_blocks <= 2048 and own * shape.min_blocks <= 228 * 1024
+        warps_k, rest = divmod(threads // 32, inputs * outputs // 256)
+        assert rest == 0 and shape.pixels % (16 * warps_k) == 0
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 @pytest.mark.parametrize("images", [1, 256, 1024])
 def test_every_weight_gradient_has_a_shape_that_fits_a_block(is_tied, images):
@@ -59,5 +73,9 @@ def test_every_weight_gradient_has_a_shape_that_fits_a_block(is_tied, images):
 
 
 def test_measured_shapes_are_of_layers_that_exist():
-    for size, inputs, outputs, *_ in [*shapes.CONVOLUTIONS, *shapes.WEIGHT_GRADIENTS]:
+    for size, inputs, outputs, *_ in [
+        *shapes.CONVOLUTIONS,
+        *shapes.BOTH_GRADIENTS,
+        *shapes.WEIGHT_GRADIENTS,
+    ]:
         assert size in (8, 16, 32, 64) and {inputs, outputs} <= {16, 32, 64, 128}

@@ -49,7 +49,8 @@ def test_the_other_kernels_compile(arch):
         assert nvrtc.compile_cubin(nvrtc.source(file, {"THREADS": 128}), arch)
     for text in (triplets_source(), code_norm_source(), packing_source(), adam_source()):
         assert nvrtc.compile_cubin(text, arch)
-    assert nvrtc.compile_cubin(layers.finish_step_source(), arch)
+    for down in (8, 32):
+        assert nvrtc.compile_cubin(layers.finish_step_source(down), arch)
     assert nvrtc.compile_cubin(layers.find_switches(4, 128).text, arch)
     for kind, output in (
         ("ACT_POOL", "STORE"), ("RAW", "STATS"), ("GRAD", "STORE"), ("RAW", "MASK_POOL"),

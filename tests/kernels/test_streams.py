@@ -1,4 +1,4 @@
-"""On a CPU all is done in order; that a GPU's second stream gives the same is in tests/test_gpu_kernels.py."""
+"""On a CPU all is done in order. What a GPU does beside is in tests/test_gpu_kernels.py."""
 
 import torch
 

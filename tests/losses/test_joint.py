@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from orbitset.errors import ConfigError
 from orbitset.losses import orbit_joint_loss, reconstruction_loss, triplet_loss
 
 TRIPLETS = tuple(torch.tensor(index) for index in ([0, 0, 1, 4], [1, 1, 0, 3], [2, 3, 4, 0]))
@@ -55,6 +56,19 @@ def test_reconstruction_loss_refuses_targets_of_another_shape():
         reconstruction_loss(torch.zeros(5, 1, 4, 4), torch.zeros(1, 1, 4, 4))
     assert "(5, 1, 4, 4)" in str(error.value)
     assert "(1, 1, 4, 4)" in str(error.value)
+
+
+def test_a_misspelt_reduction_is_refused(by_hand):
+    for weights in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0)):
+        with pytest.raises(ConfigError, match="reduction is 'max'"):
+            orbit_joint_loss(
+                *by_hand,
+                BY_HAND,
+                margin=4.0,
+                reduction="max",
+                discriminate_weight=weights[0],
+                rectify_weight=weights[1],
+            )
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

@@ -22,7 +22,7 @@ from orbitset.encoders.fused_plan import Plan, encoder_kinds, why_not_fused
 from orbitset.encoders.rectifying import RectifyingEncoder
 from orbitset.kernels import layers as kernels
 from orbitset.kernels.packing import MAX_LAYERS
-from orbitset.kernels.streams import Second, mark_made
+from orbitset.kernels.streams import Second, joined, mark_made
 
 
 class FusedEncoder(nn.Module):
@@ -52,9 +52,9 @@ class FusedEncoder(nn.Module):
         if not model.training:
             raise RuntimeError("the fused pass is for training only")
         images = model.contrast(images)
-        with torch.cuda.device(images.device), torch.autocast("cuda", enabled=False):
+        with _around(images.device):
             self.plan.prepare(len(images), uses_decoder, images.requires_grad)
-            run = _Pass(self.plan, images, uses_decoder, images.requires_grad)
+            run = [_Pass(self.plan, images, uses_decoder, images.requires_grad)]
             codes = _Encode.apply(run, images, *self.plan.parameters(uses_decoder))
             if not uses_decoder:
                 return codes, None
@@ -62,45 +62,53 @@ class FusedEncoder(nn.Module):
             return codes, _Decode.apply(run, codes)
 
 
+@contextlib.contextmanager
+def _around(device: torch.device) -> Iterator[None]:
+    with torch.cuda.device(device), torch.autocast("cuda", enabled=False), joined(device):
+        yield
+
+
 class _Encode(torch.autograd.Function):
-    """Gives all gradients back, the decoder's too: they share weights."""
+    """Gives all gradients back, the decoder's too: they share weights. The pass is in a list of one, which is
+    empty when it has been used up, so that its memory is let go."""
 
     @staticmethod
-    def forward(ctx: Any, run: "_Pass", images: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.run = run
-        return run.encode()
+    def forward(ctx: Any, held: "list[_Pass]", images: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.held = held
+        return held[0].encode()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_codes: Tensor) -> tuple[Tensor | None, ...]:
-        with _going_back(ctx) as run:
+        run = _held(ctx)
+        ctx.held.clear()
+        with _around(grad_codes.device):
             grads = run.encoder_backward(grad_codes)
-            return None, run.grad_images, *grads
+        return None, run.grad_images, *grads
 
 
 class _Decode(torch.autograd.Function):
-    """Goes back before `_Encode` does, which depends on it by the codes."""
+    """Goes back before `_Encode` does, which depends on it by the codes; what it found stays in the pass.
+    Until `_Encode` has gone back it may do so again: a gradient may be asked of the codes alone."""
 
     @staticmethod
-    def forward(ctx: Any, run: "_Pass", codes: Tensor) -> Tensor:
-        ctx.run = run
-        return run.decode()
+    def forward(ctx: Any, held: "list[_Pass]", codes: Tensor) -> Tensor:
+        ctx.held = held
+        return held[0].decode()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_rectified: Tensor) -> tuple[None, None]:
-        with _going_back(ctx) as run:
-            run.decoder_backward(grad_rectified.contiguous())
+        with _around(grad_rectified.device):
+            _held(ctx).decoder_backward(grad_rectified.contiguous())
         return None, None
 
 
-@contextlib.contextmanager
-def _going_back(ctx: Any) -> Iterator["_Pass"]:
-    run, ctx.run = ctx.run, None  # its sums are used up, and its memory is let go
-    if run is None:
+def _held(ctx: Any) -> "_Pass":
+    if not ctx.held:
         raise RuntimeError("the fused pass can go back once only; add up the losses first")
-    with torch.cuda.device(run.images.device), torch.autocast("cuda", enabled=False):
-        yield run
+    run: _Pass = ctx.held[0]
+    return run
 
 
 class _Pass:
@@ -125,7 +133,7 @@ class _Pass:
         self.grad_bias: Tensor | None = None
         self.second = Second(images.device)
         self.decoder_pairs: dict[int, Pair] = {}
-        self.kept: list[Tensor] = []  # gradients that are read again for those of the weights
+        self.kept: list[Tensor] = []  # gradients that are read again, or by the second stream
 
     def encode(self) -> Tensor:
         plan = self.plan
@@ -169,7 +177,14 @@ class _Pass:
     def decoder_backward(self, grad_rectified: Tensor) -> None:
         """To the top before its batch norm."""
         plan = self.plan
+        if (
+            self.grad_bias is not None
+        ):  # it went back before, for somebody who did not go on to the encoder
+            self.sums[plan.depth :, 1].zero_()
+            self.slabs = [[] for _ in range(plan.depth)]
+            self.kept.clear()
         self.grad_bias = grad_rectified.new_empty(1)
+        self.kept.append(grad_rectified)
         self.second.catch_up()
         with self.second.work():
             torch.sum(grad_rectified.view(-1), 0, keepdim=True, out=self.grad_bias)
@@ -179,10 +194,9 @@ class _Pass:
             pre = self.z.get(layer)
             norm = self._decoder_norm(layer) if layer else None
             arriving = kernels.operand(grad, pre, norm)
-            takes_both = plan.takes_both(layer)
-            if not takes_both:
+            if not plan.takes_both(layer):
                 self.decoder_pairs[layer] = ((out_kind, arriving), self._decoder_input(layer))
-            self.kept.append(grad)
+                self.kept.append(grad)
             below = self.z[layer + 1]
             grad = torch.empty_like(below)
             norm = self._decoder_norm(layer + 1)
@@ -234,7 +248,6 @@ class _Pass:
         self._weight_gradient(0, kind, arriving)
         self._sum_slabs(grad_weights, [0])
         self._image_gradient(kind, arriving)
-        self.second.join()
         own = 2 * plan.depth
         grads: list[Tensor | None] = [*grad_weights, *grad_norms[:own], *grad_code]
         if has_decoded:

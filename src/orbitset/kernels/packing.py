@@ -21,7 +21,7 @@ def place(index: Tensor, layer: int) -> Tensor:
 
 
 def pack(weights: Sequence[Tensor], places: Tensor) -> Tensor:
-    """The weights at these places, of which there are 8 or 16 …, of up to MAX_LAYERS layers; -1: a zero."""
+    """The weights at these places, a multiple of 8, of up to MAX_LAYERS layers; -1: a zero."""
     if not places.is_cuda:
         return _packed_plainly(weights, places)
     device = places.device

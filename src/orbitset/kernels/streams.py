@@ -1,7 +1,8 @@
 """Work on a second stream of a GPU, beside what the first goes on with.
 
-Memory is safe by one rule: what the second stream reads or writes of the first's is let go only after the
-two were joined.
+Memory is safe by two rules. What the second stream reads or writes of the first's is let go only after the
+two were joined; and what it reads again on the way back, of which autograd lets go as it likes, is recorded
+as used by both. A GPU has one such stream, so that two recorded steps must not be replayed at one time.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from orbitset import kernels
 
 Result = TypeVar("Result", bound=tuple[Tensor, ...] | None)
 _MADE = "_orbitset_made"
+_is_allowed = False
 
 
 @functools.cache
@@ -50,10 +52,31 @@ class Second:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 
+@contextlib.contextmanager
+def joined(device: torch.device) -> Iterator[None]:
+    """However it is left, the first stream then waits for the second."""
+    try:
+        yield
+    finally:
+        Second(device).join()
+
+
+@contextlib.contextmanager
+def overlap() -> Iterator[None]:
+    """Within it tensors are marked as made: who says so knows that what else is read beside them is older."""
+    global _is_allowed
+    before, _is_allowed = _is_allowed, True
+    try:
+        yield
+    finally:
+        _is_allowed = before
+
+
 def mark_made(tensor: Tensor) -> None:
-    """Remember that the tensor is made by what was started until now, where kernels of ours are used."""
-    if kernels.serve(tensor):
-        setattr(tensor, _MADE, torch.cuda.current_stream(tensor.device).record_event())
+    """Remember that the tensor is made by what was started until now, where that may be made use of."""
+    if _is_allowed and kernels.serve(tensor):
+        made = torch.cuda.current_stream(tensor.device).record_event()
+        setattr(tensor, _MADE, (made, tensor._version))
 
 
 def beside(tensor: Tensor, work: Callable[[], Result]) -> Result:
@@ -61,18 +84,15 @@ def beside(tensor: Tensor, work: Callable[[], Result]) -> Result:
 
     The work may read the tensor and what is older. Its gradient is taken beside that of the others too.
     """
-    made = getattr(tensor, _MADE, None)
-    if made is None:
+    made, version = getattr(tensor, _MADE, (None, None))
+    if made is None or version != tensor._version:
         return work()
     second = Second(tensor.device)
     second.catch_up(made)
     first = torch.cuda.current_stream(tensor.device)
-    try:
-        with second.work():
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))
-            result = work()
-    finally:
-        second.join()
+    with joined(tensor.device), second.work():
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        result = work()
     for made_there in result if isinstance(result, tuple) else ():
         made_there.record_stream(first)
     return result

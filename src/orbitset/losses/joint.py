@@ -36,7 +36,6 @@ def reconstruction_loss(
     >>> reconstruction_loss(torch.ones(5, 1, 2, 2), torch.zeros(5, 1, 2, 2)).item()
     4.0
     """
-    check_choice("reduction", reduction, get_args(Reduction))
     return _weighted_error(images, targets, 1.0, reduction)
 
 
@@ -46,6 +45,7 @@ def _weighted_error(images: Tensor, targets: Tensor, weight: float, reduction: R
             f"images have shape {tuple(images.shape)} but targets {tuple(targets.shape)}; "
             "give one target of the same size per image"
         )
+    check_choice("reduction", reduction, get_args(Reduction))
     is_plain = images.dtype == targets.dtype == torch.float32 and not targets.requires_grad
     if is_plain and len(images) and kernels.serve(images, targets):
         from orbitset.kernels.squared_error import SquaredError
@@ -114,10 +114,12 @@ def joined(
     reduction: Reduction,
 ) -> JointLoss:
     """`orbit_joint_loss` with the weighted discriminate term and its active fraction at hand."""
-    term, active = discriminate or (canonical.new_zeros(()),) * 2
     if not rectify_weight:
+        term, active = discriminate or (canonical.new_zeros(()), canonical.new_zeros(()))
         return JointLoss(term, term, torch.zeros_like(term), active)
     if rectified is None:
         raise ValueError("the rectify term needs the rectified images; pass model(images)[1]")
     rectify = _weighted_error(rectified, canonical, rectify_weight, reduction)
-    return JointLoss(rectify if discriminate is None else term + rectify, term, rectify, active)
+    if discriminate is None:
+        return JointLoss(rectify, *(torch.zeros_like(rectify), rectify, torch.zeros_like(rectify)))
+    return JointLoss(discriminate[0] + rectify, discriminate[0], rectify, discriminate[1])

@@ -20,7 +20,10 @@ class Adam(torch.optim.Adam):
     def step(self, closure: Any = None) -> Any:
         rows = None if closure is not None else self._rows()
         if rows is None:
-            return super().step(closure)
+            plain = torch.optim.Adam.step
+            if getattr(plain, "hooked", False):  # hooks are called around this one already
+                plain = plain.__wrapped__  # type: ignore[attr-defined]
+            return plain(self, closure)
         from orbitset.kernels.adam import update
 
         for group, of_group in zip(self.param_groups, rows, strict=True):
@@ -33,7 +36,8 @@ class Adam(torch.optim.Adam):
     def _rows(self) -> list[list[Any]] | None:
         """What is updated, by group; None if that is beyond the kernel."""
         weights = [p for group in self.param_groups for p in group["params"]]
-        if not kernels.serve(*weights) or not all(map(_is_plain, self.param_groups)):
+        is_scaled = any(getattr(self, of, None) is not None for of in ("grad_scale", "found_inf"))
+        if is_scaled or not kernels.serve(*weights) or not all(map(_is_plain, self.param_groups)):
             return None
         from orbitset.kernels.adam import can_update
 
@@ -43,6 +47,8 @@ class Adam(torch.optim.Adam):
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
+                if weight.grad.is_sparse:
+                    return None
                 state = self.state[weight]
                 if not state:
                     state["step"] = torch.zeros((), device=weight.device)
@@ -52,7 +58,7 @@ class Adam(torch.optim.Adam):
                 if grad.stride() != weight.stride():
                     grad = torch.empty_like(weight).copy_(grad)
                 row = (weight, grad, state["exp_avg"], state["exp_avg_sq"], state["step"])
-                if grad.is_sparse or not can_update(row):
+                if not can_update(row):
                     return None
                 of_group.append(row)
             rows.append(of_group)
@@ -60,15 +66,18 @@ class Adam(torch.optim.Adam):
 
 
 def _is_plain(group: Mapping[str, Any]) -> bool:
-    return isinstance(group["lr"], torch.Tensor) and not (
-        group["weight_decay"] or group["amsgrad"] or group["maximize"]
+    rate, first = group["lr"], group["params"][0]
+    return (
+        isinstance(rate, torch.Tensor)
+        and (rate.dtype, rate.numel(), rate.device) == (torch.float32, 1, first.device)
+        and not (group["weight_decay"] or group["amsgrad"] or group["maximize"])
     )
 
 
 def adam(groups: Sequence[Mapping[str, Any]], *, rate: float, eps: float = 1e-12) -> Adam:
     """Of groups of `params` with their `share` of the learning rate, 1 if not given.
 
-    On a GPU one kernel for each group, with the learning rate there too, so that it can be replayed.
+    On a GPU the learning rate lies there too, so that a step can be replayed.
     """
     device = next(iter(groups[0]["params"])).device
     is_cuda = device.type == "cuda"

@@ -5,6 +5,7 @@ any kernel of ours. On a GPU `ReplayedSteps` calls the same function with the ne
 what that launches and replays it: a CUDA graph, so that the host only says which orbits come next.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from orbitset import kernels
 from orbitset.errors import ConfigError
-from orbitset.kernels.streams import beside, mark_made
+from orbitset.kernels.streams import beside, mark_made, overlap
 from orbitset.training.monitors import Monitor
 
 Engine = Literal["auto", "reference", "fast"]
@@ -29,13 +30,14 @@ def train_step(
     use_bfloat16: bool,
 ) -> tuple[Mapping[str, Tensor], Tensor]:
     """Forward, loss, backward, update. Gives the loss terms and the codes."""
-    with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=use_bfloat16):
-        if loss.uses_rectified:
-            codes, rectified = network(batch.images)
-        else:
-            codes, rectified = network.encode(batch.images), None  # type: ignore[operator]
-    terms = loss(codes, batch, rectified)
-    mark_made(terms["loss"])
+    with overlap():  # the batch is older than all that is made of it
+        with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=use_bfloat16):
+            if loss.uses_rectified:
+                codes, rectified = network(batch.images)
+            else:
+                codes, rectified = network.encode(batch.images), None  # type: ignore[operator]
+        terms = loss(codes, batch, rectified)
+        mark_made(terms["loss"])
     optimizer.zero_grad(set_to_none=True)
     terms["loss"].backward()
     optimizer.step()
@@ -91,7 +93,7 @@ class ReplayedSteps(Steps):
         super().__init__(*arguments, **named)
         self._recorded: dict[Any, _Recorded | None] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        # of higher priority than the second stream, on which what the step need not wait for is done
+        # of higher priority than the second stream, on which nothing waits for most of what is done
         self._stream = torch.cuda.Stream(priority=-1)
         self._drawing = torch.cuda.Stream()
         self._ahead: tuple[int, Any] | None = None
@@ -123,9 +125,10 @@ class ReplayedSteps(Steps):
         return ahead[1] if ahead is not None and ahead[0] == index else self.batches.draw(index)
 
     def _draw_ahead(self, index: int, after: torch.cuda.Event) -> None:
-        """What was drawn before is used up by then, and what comes after waits for both streams."""
+        """Begins when the event has come; the current stream then waits for it."""
         self._drawing.wait_event(after)
-        with torch.cuda.stream(self._drawing):
+        # what cannot be drawn is an error where it is asked for, and it may never be
+        with torch.cuda.stream(self._drawing), contextlib.suppress(Exception):
             self._ahead = (index, self.batches.draw(index))
         torch.cuda.current_stream().wait_stream(self._drawing)
 
