@@ -65,6 +65,7 @@ def test_tests_mirror_the_source():
     own = {
         "test_architecture.py",
         "test_benchmarks.py",
+        "test_emulated_kernels.py",
         "test_gpu.py",
         "test_gpu_kernels.py",
         "test_gpu_losses.py",
