@@ -1,9 +1,10 @@
-"""The fused training pass with its kernels run on a CPU: slow, and true to the letter of the kernels.
+"""Kernels run on a CPU, the whole fused training pass too: slow, and true to the letter of the kernels.
 
 What a GPU forgives is seen here: shared memory that nobody wrote is NaN, memory that was let go is others'.
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from copy import deepcopy
 
 import pytest
@@ -13,18 +14,25 @@ from emulation import COMPILER, EmulatedKernel, compiled
 from orbitset.encoders import RectifyingEncoder
 from orbitset.encoders.fused import _Pass
 from orbitset.encoders.fused_plan import Plan
-from orbitset.kernels import layers
+from orbitset.kernels import code_norm, layers, squared_error, triplets, warp
+from orbitset.losses import distance_matrix, mine, reconstruction_loss
+from orbitset.losses.every_triplet import every_triplet_terms
+from orbitset.losses.triplet import triplet_terms
+from orbitset.orbits import AffineRanges, sample_affine
+from orbitset.orbits.affine import warp_reference
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile kernels with")
 _FACTORIES = (
     layers.convolution, layers.weight_gradient, layers.pointwise, layers.finish_step,
-    layers.find_switches,
+    layers.find_switches, code_norm._kernel, squared_error._kernel, triplets._kernel, warp._kernel,
 )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _emulated(monkeypatch):
-    monkeypatch.setattr(layers, "Kernel", EmulatedKernel)
+    for module in (layers, code_norm, squared_error, triplets, warp):
+        monkeypatch.setattr(module, "Kernel", EmulatedKernel)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     for factory in _FACTORIES:
         factory.cache_clear()
     yield
@@ -121,3 +129,96 @@ def test_the_pass_is_as_near_the_truth_as_autocast(size, channels, unpooling, nu
         if name != "encoder.code.bias":  # which a norm of the code undoes
             assert _error(ours[name], value) < 1.5 * _error(expected[name], value) + 0.02, name
             assert _error(ours[name], alone[name]) < 0.05, name
+
+
+def _batch(kind, num):
+    codes, orbits = torch.randn(num, 24), torch.randint(0, 9, (num,))
+    return codes.round() if kind == "ties" else codes, orbits
+
+
+@pytest.mark.parametrize("kind", ["random", "ties"])
+@pytest.mark.parametrize("variant", ["semihard-else-farthest", "semihard-nearest", "hardest"])
+def test_triplets_their_loss_and_gradient_are_those_of_plain_torch(variant, kind):
+    torch.manual_seed(0)
+    codes, orbits = _batch(kind, 40)
+    expected = mine(distance_matrix(codes), orbits, variant, margin=12.0)
+    places = int(orbits.unique(return_counts=True)[1].max()) - 1
+    *found, valid = triplets.mine_one_negative(
+        distance_matrix(codes), orbits, variant, margin=12.0, places=places
+    )
+    for ours, theirs in zip(found, expected.compact(), strict=True):
+        assert torch.equal(ours[valid], theirs)
+
+    leaves = [codes.clone().requires_grad_() for _ in range(2)]
+    loss, active = triplet_terms(
+        leaves[0], expected.triplets, margin=12.0, valid=expected.valid, reduction="sum"
+    )
+    our_loss, our_active = triplets.triplet_terms(leaves[1], tuple(found), valid, None, margin=12.0)
+    (2 * loss).backward()
+    (2 * our_loss).backward()
+    torch.testing.assert_close((our_loss, our_active), (loss, active))
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+
+
+def test_the_loss_over_every_triplet_and_its_gradient_are_those_of_plain_torch():
+    torch.manual_seed(0)
+    codes, orbits = _batch("random", 40)
+    leaf = codes.clone().requires_grad_()
+    loss, active = every_triplet_terms(leaf, orbits, margin=12.5)
+    loss.backward()
+    distances = distance_matrix(codes.double())
+    weights, our_loss, our_active = triplets.weigh_every(distances, orbits, margin=12.5)
+    torch.testing.assert_close((our_loss.float(), our_active.float()), (loss.detach(), active))
+    grad = triplets.gradient_by_counts(codes, weights, torch.ones(()))
+    torch.testing.assert_close(grad, leaf.grad)
+
+
+def test_distances_are_those_of_plain_torch():
+    codes = torch.randn(300, 8)
+    centred = codes - codes[:16].mean(0)
+    found = triplets.distances_from_products(centred @ centred.T)
+    torch.testing.assert_close(found, distance_matrix(codes))
+
+
+@pytest.mark.parametrize("num", [2, 70])
+def test_batch_norm_of_codes_is_torchs(num):
+    torch.manual_seed(0)
+    linear = (3 + 2 * torch.randn(num, 32)).bfloat16()
+    more, pull = torch.randn(num, 32).bfloat16(), torch.randn(num, 32)
+    norm = torch.nn.BatchNorm1d(32, momentum=0.3)
+    torch.nn.init.uniform_(norm.weight, -1, 1)
+    truth = deepcopy(norm).double()
+    leaf = linear.double().requires_grad_()
+    expected = truth(leaf)
+    expected.backward(pull.double() + more.double())
+    rounded, gradient = torch.empty_like(linear), torch.empty_like(linear)
+    codes, back = code_norm.normalise(linear, norm, rounded)
+    grad_weight, grad_bias, _ = back.backward(pull, more, gradient)
+    torch.testing.assert_close(codes.double(), expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(rounded, codes.bfloat16())
+    torch.testing.assert_close(norm.running_var.double(), truth.running_var, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(grad_weight.double(), truth.weight.grad, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(grad_bias.double(), truth.bias.grad, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gradient.double(), leaf.grad, rtol=2**-7, atol=1e-3)
+
+
+def test_squared_errors_and_their_gradient_are_those_of_plain_torch():
+    images, targets = torch.rand(3, 1, 9, 9), torch.rand(3, 1, 9, 9)
+    leaves = [images.clone().requires_grad_() for _ in range(2)]
+    loss = reconstruction_loss(leaves[0], targets)
+    ours = squared_error.SquaredErrors.apply(leaves[1], targets).mean()
+    loss.backward()
+    ours.backward()
+    torch.testing.assert_close(ours, loss)
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+
+
+@pytest.mark.parametrize("canvas_px", [64, 30, 1])
+def test_the_warp_is_within_a_grey_level(canvas_px):
+    images = torch.randint(0, 256, (4, 3, 9, 14), dtype=torch.uint8)
+    rows = torch.tensor([2, 0, 3, 3, 1, 0])
+    params = sample_affine(6, AffineRanges(), torch.Generator().manual_seed(0))
+    params[0, 3:] = 1e6  # far outside
+    ours = warp.warp(images, rows, params, canvas_px)
+    assert (ours - warp_reference(images[rows], params, canvas_px)).abs().max() < 1 / 255
+    assert (ours[0] == 0).all()

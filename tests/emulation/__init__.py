@@ -54,7 +54,9 @@ def compiled(text, name):
 def _translated(text, name):
     for instruction in _INSTRUCTIONS:
         text = _without(text, instruction)
-    text = re.sub(r"extern __shared__ [^;]*buffers\[\];", "", text)
+    text = re.sub(r"extern __shared__ [^;]* buffers\[\];", "", text)
+    shared = r"\1* \2 = reinterpret_cast<\1*>(buffers);"
+    text = re.sub(r"extern __shared__ (\w+) (\w+)\[\];", shared, text)
     types = "typedef long long i64;\n"
     text = text.replace(types, types + '#include "instructions.h"\n', 1)
     call = f"emulation::launch<{name}>(given, x, y, threads);"

@@ -186,6 +186,18 @@ inline T from_lane(T value, int lane) {
   return value;
 }
 template <typename T>
+inline T __shfl_xor_sync(unsigned, T value, int step) {
+  return from_lane(value, emulation::current % emulation::LANES ^ step);
+}
+inline unsigned __ballot_sync(unsigned, bool vote) {
+  const unsigned mine = vote;
+  unsigned votes = 0;
+  emulation::exchange(&mine, 1, [&](auto& words) {
+    for (int lane = 0; lane < emulation::LANES; ++lane) votes |= words[lane][0] << lane;
+  });
+  return votes;
+}
+template <typename T>
 inline T __shfl_down_sync(unsigned, T value, int step, int width) {
   const int lane = emulation::current % emulation::LANES;
   return from_lane(value, lane % width + step < width ? lane + step : lane);
