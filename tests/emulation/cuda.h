@@ -64,7 +64,7 @@ alignas(128) static unsigned char buffers[256 * 1024];  // the shared memory who
 
 namespace emulation {
 
-constexpr int STACK_BYTES = 256 * 1024, LANES = 32, WORDS = 8;
+constexpr int STACK_BYTES = 64 * 1024, LANES = 32, WORDS = 8;
 
 struct Copy {
   unsigned char* to;
