@@ -10,6 +10,7 @@ from copy import deepcopy
 import pytest
 import torch
 from emulation import COMPILER, EmulatedKernel, compiled
+from fused_passes import by_block, decode_with, relative_error, with_norms_that_matter
 
 from orbitset.encoders import RectifyingEncoder
 from orbitset.encoders.fused import _Pass
@@ -53,12 +54,7 @@ def _model(size, channels, unpooling):
     model = RectifyingEncoder(
         size_px=size, channels=channels, code_size=24, code_norm="sphere", unpooling=unpooling
     ).train()
-    with torch.no_grad():  # norms that matter: scales of either sign, shifts
-        for module in model.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                module.weight.uniform_(-0.3, 1.2)
-                module.bias.normal_(0, 0.3)
-    return model
+    return with_norms_that_matter(model)
 
 
 def _images(num, size):
@@ -73,16 +69,11 @@ def _emulated_pass(model, images, pulls):
     _compile_ahead(plan, len(images))
     run = _Pass(plan, images, uses_decoder=True)
     codes, rectified = run.forward()
-    switches = [run.switches[layer].permute(0, 3, 1, 2) for layer in sorted(run.switches)]
+    switches = by_block(run.switches)
     grads = run.backward(*pulls)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = {names[id(p)]: g for p, g in zip(plan.parameters(True), grads, strict=True)}
     return {"codes": codes, "rectified": rectified, **found}, switches
-
-
-def _decode_with(model, switches):
-    """Un-pool by these: where two cells of a window are all but equal, rounding chooses between them."""
-    model._decode = lambda codes, _: type(model)._decode(model, codes, switches)
 
 
 def _plain_pass(model, run, images, pulls):
@@ -90,10 +81,6 @@ def _plain_pass(model, run, images, pulls):
     torch.autograd.backward([codes, rectified], [pull.to(codes.dtype) for pull in pulls])
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {"codes": codes.detach(), "rectified": rectified.detach(), **grads}
-
-
-def _error(found, truth):
-    return ((found.double() - truth.double()).norm() / truth.double().norm()).item()
 
 
 @pytest.mark.parametrize(
@@ -122,13 +109,16 @@ def test_the_pass_is_as_near_the_truth_as_autocast(size, channels, unpooling, nu
         alone, _ = _emulated_pass(many, images, pulls)
     if unpooling == "switches":
         for other in (exact, theirs):
-            _decode_with(other, switches)
+            decode_with(other, switches)
     truth = _plain_pass(exact, exact, images.double(), pulls)
     expected = _plain_pass(theirs, autocast, images, pulls)
     for name, value in truth.items():
         if name != "encoder.code.bias":  # which a norm of the code undoes
-            assert _error(ours[name], value) < 1.5 * _error(expected[name], value) + 0.02, name
-            assert _error(ours[name], alone[name]) < 0.05, name
+            assert (
+                relative_error(ours[name], value)
+                < 1.5 * relative_error(expected[name], value) + 0.02
+            ), name
+            assert relative_error(ours[name], alone[name]) < 0.05, name
 
 
 def _batch(kind, num):

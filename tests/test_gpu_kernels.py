@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from fused_passes import by_block, decode_with, relative_error, with_norms_that_matter
 
 from orbitset.config import with_settings
 from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
@@ -32,21 +33,12 @@ pytestmark = pytest.mark.gpu
 _DRAWS = 4
 
 
-def _error(found, truth):
-    return ((found.double() - truth.double()).norm() / truth.double().norm()).item()
-
-
 def _model(size, channels, code_norm="none", unpooling="copy"):
     torch.manual_seed(0)
     model = RectifyingEncoder(
         size_px=size, channels=channels, code_size=64, code_norm=code_norm, unpooling=unpooling
     ).cuda()
-    with torch.no_grad():  # norms that matter: scales of either sign, shifts
-        for module in model.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                module.weight.uniform_(-0.3, 1.2)
-                module.bias.normal_(0, 0.3)
-    return model
+    return with_norms_that_matter(model)
 
 
 def _pass(model, run, images, pulls, *, uses_decoder):
@@ -108,7 +100,7 @@ def test_the_fused_network_is_as_near_the_truth_as_autocast(
         if unpooling == "switches":
             switches = _switches_of(fused, images)
             for other in (model, exact):
-                _decode_with(other, switches)
+                decode_with(other, switches)
             model.load_state_dict(before)
         truths = _pass(exact, runs[1], images.double(), pulls, uses_decoder=uses_decoder)
         theirs = _pass(model, autocast, images, pulls, uses_decoder=uses_decoder)
@@ -118,7 +110,7 @@ def test_the_fused_network_is_as_near_the_truth_as_autocast(
         assert ours.keys() == theirs.keys()
         for name, truth in truths.items():
             if truth.norm() > 1e-6 * num:
-                found = _error(ours[name], truth), _error(theirs[name], truth)
+                found = relative_error(ours[name], truth), relative_error(theirs[name], truth)
                 errors.setdefault(name, []).append(found)
     assert truths.keys() - errors.keys() <= {"encoder.code.bias"}  # which norms of the code undo
     for name, found in errors.items():
@@ -135,19 +127,13 @@ def test_the_fused_network_looks_at_contrast_too():
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         expected = model(images)
     for found, wanted in zip(FusedEncoder(model)(images), expected, strict=True):
-        assert _error(found.detach(), wanted) < 0.02
+        assert relative_error(found.detach(), wanted) < 0.02
 
 
 def _switches_of(fused, images):
-    """By block, as the plain encoder gives them."""
     run = _Pass(fused.plan, images, uses_decoder=True)
     run.forward()
-    return [run.switches[layer].permute(0, 3, 1, 2) for layer in sorted(run.switches)]
-
-
-def _decode_with(model, switches):
-    """Un-pool by these: where two cells of a window are all but equal, rounding chooses between them."""
-    model._decode = lambda codes, _: type(model)._decode(model, codes, switches)
+    return by_block(run.switches)
 
 
 def test_fused_switches_are_those_of_the_largest_cells():
@@ -326,7 +312,7 @@ def test_both_engines_give_the_same_losses_within_rounding(method):
         triples.append([taken(step)["loss"].clone() for taken in (fast, exact, reference)])
     found, truth, expected = (torch.stack(losses) for losses in zip(*triples, strict=True))
     assert sum(recorded is not None for recorded in fast._recorded.values()) >= 2
-    assert _error(found, truth) <= 1.5 * _error(expected, truth) + 4e-3
+    assert relative_error(found, truth) <= 1.5 * relative_error(expected, truth) + 4e-3
     means, steps = monitor.state
     assert steps == 40
     assert means["loss"] / 40 == pytest.approx(found.mean().item(), rel=1e-4)
@@ -336,7 +322,7 @@ def test_fresh_orbits_are_replayed_too():
     reference = _losses(_training("OE", "reference", mode="fresh")[1])
     taken = _training("OE", "auto", mode="fresh")[1]
     assert isinstance(taken, ReplayedSteps)
-    assert _error(_losses(taken), reference) < 3e-2
+    assert relative_error(_losses(taken), reference) < 3e-2
 
 
 def test_a_loss_that_promises_nothing_is_not_replayed_but_trained():
