@@ -69,6 +69,7 @@ def test_tests_mirror_the_source():
         "test_gpu.py",
         "test_gpu_kernels.py",
         "test_gpu_losses.py",
+        "test_gpu_steps.py",
         "test_documentation.py",
         "test_examples.py",
         "test_records.py",

@@ -15,7 +15,7 @@ from fused_passes import by_block, decode_with, relative_error, with_norms_that_
 from orbitset.encoders import RectifyingEncoder
 from orbitset.encoders.fused import _Pass
 from orbitset.encoders.fused_plan import Plan
-from orbitset.kernels import code_norm, layers, squared_error, triplets, warp
+from orbitset.kernels import adam, code_norm, layers, packing, squared_error, triplets, warp
 from orbitset.losses import distance_matrix, mine, reconstruction_loss
 from orbitset.losses.every_triplet import every_triplet_terms
 from orbitset.losses.triplet import triplet_terms
@@ -24,14 +24,15 @@ from orbitset.orbits.affine import warp_reference
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile kernels with")
 _FACTORIES = (
-    layers.convolution, layers.weight_gradient, layers.pointwise, layers.finish_step,
-    layers.find_switches, code_norm._kernel, squared_error._kernel, triplets._kernel, warp._kernel,
+    layers.convolution, layers.weight_gradient, layers.pointwise, layers.sum_slabs,
+    layers.update_norms, layers.find_switches, code_norm._kernel, squared_error._kernel,
+    triplets._kernel, warp._kernel, adam._kernel, packing._kernel,
 )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _emulated(monkeypatch):
-    for module in (layers, code_norm, squared_error, triplets, warp):
+    for module in (adam, code_norm, layers, packing, squared_error, triplets, warp):
         monkeypatch.setattr(module, "Kernel", EmulatedKernel)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     for factory in _FACTORIES:
@@ -68,9 +69,10 @@ def _emulated_pass(model, images, pulls):
     plan = Plan(model)
     _compile_ahead(plan, len(images))
     run = _Pass(plan, images, uses_decoder=True)
-    codes, rectified = run.forward()
+    codes, rectified = run.encode(), run.decode()
     switches = by_block(run.switches)
-    grads = run.backward(*pulls)
+    run.decoder_backward(pulls[1])
+    grads = run.encoder_backward(pulls[0])
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = {names[id(p)]: g for p, g in zip(plan.parameters(True), grads, strict=True)}
     return {"codes": codes, "rectified": rectified, **found}, switches
@@ -196,11 +198,47 @@ def test_squared_errors_and_their_gradient_are_those_of_plain_torch():
     images, targets = torch.rand(3, 1, 9, 9), torch.rand(3, 1, 9, 9)
     leaves = [images.clone().requires_grad_() for _ in range(2)]
     loss = reconstruction_loss(leaves[0], targets)
-    ours = squared_error.SquaredErrors.apply(leaves[1], targets).mean()
+    ours = squared_error.SquaredError.apply(leaves[1], targets, 1 / 3)
     loss.backward()
     ours.backward()
     torch.testing.assert_close(ours, loss)
     torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+
+
+def test_three_steps_of_adam_are_those_of_torch():
+    """Over more tensors than a launch takes, some empty, some of more numbers than a block does."""
+    torch.manual_seed(0)
+    shapes = [(3000,), (0,), (8, 4, 3, 3), *[(5,)] * 70]
+    weights = [torch.randn(shape) for shape in shapes]
+    weights[2] = weights[2].contiguous(memory_format=torch.channels_last)
+    theirs = [torch.nn.Parameter(weight.clone()) for weight in weights]
+    truth = torch.optim.Adam(theirs, lr=0.1, betas=(0.8, 0.95), eps=1e-6)
+    means, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+    steps = torch.zeros(())
+    for _ in range(3):
+        grads = [
+            torch.randn(weight.shape).as_strided_(weight.shape, weight.stride())
+            for weight in weights
+        ]
+        for parameter, grad in zip(theirs, grads, strict=True):
+            parameter.grad = grad.clone()
+        truth.step()
+        steps += 1
+        rows = [(*row, steps) for row in zip(weights, grads, means, squares, strict=True)]
+        assert all(map(adam.can_update, rows))
+        adam.update(rows, torch.tensor(0.1), betas=(0.8, 0.95), eps=1e-6)
+    torch.testing.assert_close(weights, [p.detach() for p in theirs])
+
+
+def test_weights_are_packed_as_plain_torch_packs_them():
+    torch.manual_seed(0)
+    weights = [torch.randn(width, 9) for width in (16, 32, 512)]
+    places = torch.cat([
+        packing.place(torch.randint(-1, weight.numel(), (8 * 41,)), layer)
+        for layer, weight in enumerate(weights)
+    ])  # fmt: skip
+    expected = packing._packed_plainly(weights, places)
+    assert torch.equal(packing._packed_by_kernel(weights, places), expected)
 
 
 @pytest.mark.parametrize("canvas_px", [64, 30, 1])

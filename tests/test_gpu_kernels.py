@@ -1,31 +1,23 @@
 """Kernels of our own held to plain torch code; run with -m gpu where there is a GPU."""
 
 import copy
-import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fused_passes import by_block, decode_with, relative_error, with_norms_that_matter
 
-from orbitset.config import with_settings
-from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
+from orbitset.encoders import RectifyingEncoder
 from orbitset.encoders.fused import FusedEncoder, _Pass
-from orbitset.errors import ConfigError
-from orbitset.experiments import affine_digits, train
+from orbitset.encoders.fused_plan import Plan
+from orbitset.kernels import packing
 from orbitset.kernels.code_norm import can_normalise, normalise
+from orbitset.kernels.streams import beside, mark_made, overlap
 from orbitset.losses import (
-    LossConfig,
-    build_loss,
-    objective,
+    OrbitJoint,
 )
-from orbitset.orbits import AffineOrbits, AffineRanges, OrbitBatches, sample_affine, warp
+from orbitset.orbits import AffineRanges, sample_affine, warp
 from orbitset.orbits.affine import warp_reference
-from orbitset.runs import Run
-from orbitset.training import fit
-from orbitset.training.monitors import Monitor
-from orbitset.training.optimizer import adam
-from orbitset.training.progress import Silent
-from orbitset.training.steps import ReplayedSteps, choose_steps
 
 pytestmark = pytest.mark.gpu
 
@@ -132,7 +124,7 @@ def test_the_fused_network_looks_at_contrast_too():
 
 def _switches_of(fused, images):
     run = _Pass(fused.plan, images, uses_decoder=True)
-    run.forward()
+    run.encode()
     return by_block(run.switches)
 
 
@@ -225,6 +217,101 @@ def test_a_pass_that_never_goes_back_is_let_go():
     assert torch.cuda.memory_allocated() == before
 
 
+def test_weights_are_packed_as_plain_torch_packs_them():
+    plan = Plan(_model(32, (16, 32)))
+    weights = [conv.weight.detach().permute(0, 2, 3, 1).contiguous() for conv in plan.convs]
+    plainly = packing.pack([weight.cpu() for weight in weights], plan.places.cpu())
+    assert torch.equal(packing.pack(weights, plan.places).cpu(), plainly)
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_a_decoder_goes_back_only_where_it_is_asked(size):
+    """Gradients of a loss of codes alone are those of the encoder's pass; one of images alone reaches all."""
+    images = torch.rand(9, 1, size, size, device="cuda")
+    grads = []
+    for run in (lambda fused: fused(images)[0], lambda fused: fused.encode(images)):
+        model = _model(size, (16, 32))
+        run(FusedEncoder(model)).square().sum().backward()
+        grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert grads[0].keys() == grads[1].keys()
+    for name, grad in grads[0].items():
+        torch.testing.assert_close(grad, grads[1][name], rtol=1e-2, atol=1e-2 * grad.abs().max())
+    model = _model(size, (16, 32))
+    FusedEncoder(model)(images)[1].square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_what_is_done_beside_is_what_is_done_in_order():
+    """Nothing is held but by the graph: what the second stream reads must not be let go too early."""
+    images = torch.rand(256, 1, 64, 64, device="cuda")
+    batch = SimpleNamespace(
+        images=images, orbits=torch.arange(256, device="cuda") // 4, canonical=images, labels=None,
+        max_members=4, seed=0,
+    )  # fmt: skip
+    grads: list = []
+    for marks in (True, False, True, True):
+        model = _model(64, (16, 32))
+        fused, loss = FusedEncoder(model), OrbitJoint(margin=1.0)
+        for _ in range(5):
+            model.zero_grad()
+            if marks:
+                with overlap():
+                    _loss_of(loss, *fused(images), batch).backward()
+            else:
+                codes, rectified = fused(images)
+                loss(codes.view_as(codes), batch, rectified)["loss"].backward()
+        grads.append([p.grad for p in model.parameters()])
+    for other in grads[1:]:
+        for ours, theirs in zip(grads[0], other, strict=True):
+            assert relative_error(ours, theirs) < 1e-2
+
+
+def _loss_of(loss, codes, rectified, batch):
+    assert hasattr(codes, "_orbitset_made")
+    return loss(codes, batch, rectified)["loss"]
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_a_gradient_may_be_asked_of_the_codes_first(size):
+    images = torch.rand(9, 1, size, size, device="cuda")
+    grads = []
+    for asks in (True, False):
+        model = _model(size, (16, 32))
+        codes, rectified = FusedEncoder(model)(images)
+        total = codes.square().sum() + rectified.square().sum()
+        if asks:
+            (of_codes,) = torch.autograd.grad(total, codes, retain_graph=True)
+            torch.testing.assert_close(of_codes, 2 * codes.detach())
+        total.backward()
+        grads.append([p.grad for p in model.parameters()])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2 * float(one.abs().max()))
+
+
+def test_when_codes_went_back_nothing_is_held_by_the_images():
+    model = _model(64, (16, 32))
+    images = torch.rand(64, 1, 64, 64, device="cuda")
+    before = torch.cuda.memory_allocated()
+    codes, rectified = FusedEncoder(model)(images)
+    codes.square().sum().backward()
+    del codes
+    held = torch.cuda.memory_allocated() - before
+    given = [rectified, *(p.grad for p in model.parameters() if p.grad is not None)]
+    of_one_layer = 64 * 64 * 64 * 16 * 2
+    assert held < sum(4 * tensor.numel() for tensor in given) + of_one_layer
+
+
+def test_codes_that_were_changed_since_are_not_read_beside():
+    with overlap():
+        codes = torch.ones(4, device="cuda")
+        mark_made(codes)
+    streams: list = []
+    beside(codes, lambda: streams.append(torch.cuda.current_stream()))
+    codes.mul_(2)
+    beside(codes, lambda: streams.append(torch.cuda.current_stream()))
+    assert streams[0] != torch.cuda.current_stream() == streams[1]
+
+
 def test_weights_that_are_not_channels_last_get_their_own_gradients():
     images = torch.rand(4, 1, 32, 32, device="cuda")
     grads = []
@@ -256,117 +343,3 @@ def test_the_warp_kernel_is_within_a_grey_level(size_px, canvas_px):
     ours = warp(images, params, canvas_px, rows_B=rows)
     assert (ours - warp_reference(images[rows], params, canvas_px)).abs().max() < 1 / 255
     assert (ours[0] == 0).all()
-
-
-def _training(method, engine, mode="fixed", *, use_bfloat16=True):
-    """All parameters, the steps, what watches them and a word on how they are done."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (45, 1, 14, 14), dtype=torch.uint8, generator=generator)
-    orbits = AffineOrbits(
-        images.cuda(), torch.arange(45, device="cuda") % 5, canvas_px=32, members=9, mode=mode
-    )
-    batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
-    model = _model(32, (16, 32), "batch")
-    torch.manual_seed(0)
-    if method.endswith("-STN"):
-        transformer = SpatialTransformer(in_channels=1, size_px=32).cuda()
-        torch.nn.init.normal_(transformer.map.weight, std=0.1)
-        model = TransformedEncoder(transformer, model)
-    loss = build_loss(method[:2], LossConfig(), code_size=64, num_orbits=45, default_margin=16.0)
-    parameters = [*model.parameters(), *loss.cuda().parameters()]
-    monitor = Monitor()
-    taken, how = choose_steps(
-        engine,
-        model,
-        loss,
-        adam([{"params": parameters}], rate=1e-4),
-        batches,
-        monitor,
-        use_bfloat16=use_bfloat16,
-    )
-    model.train()
-    return parameters, taken, monitor, how
-
-
-def _losses(taken, steps=40):
-    return torch.stack([taken(step)["loss"].clone() for step in range(steps)])
-
-
-@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN", "OJ-STN"])
-def test_both_engines_give_the_same_losses_within_rounding(method):
-    """Over batches of two sizes and two numbers of members, most of them replayed.
-
-    Every step starts from the reference's weights: left alone, two trainings drift apart, since rounding
-    decides which negative is nearest and Adam's first steps have one size whatever the gradient's. How far
-    rounding alone takes a loss, float32 says.
-    """
-    theirs, reference, _, _ = _training(method, "reference")
-    precise, exact, _, _ = _training(method, "reference", use_bfloat16=False)
-    ours, fast, monitor, how = _training(method, "auto")
-    assert isinstance(fast, ReplayedSteps) and "fused" in how
-    triples = []
-    for step in range(40):
-        with torch.no_grad():
-            torch._foreach_copy_(ours, theirs)
-            torch._foreach_copy_(precise, theirs)
-        triples.append([taken(step)["loss"].clone() for taken in (fast, exact, reference)])
-    found, truth, expected = (torch.stack(losses) for losses in zip(*triples, strict=True))
-    assert sum(recorded is not None for recorded in fast._recorded.values()) >= 2
-    assert relative_error(found, truth) <= 1.5 * relative_error(expected, truth) + 4e-3
-    means, steps = monitor.state
-    assert steps == 40
-    assert means["loss"] / 40 == pytest.approx(found.mean().item(), rel=1e-4)
-
-
-def test_fresh_orbits_are_replayed_too():
-    reference = _losses(_training("OE", "reference", mode="fresh")[1])
-    taken = _training("OE", "auto", mode="fresh")[1]
-    assert isinstance(taken, ReplayedSteps)
-    assert relative_error(_losses(taken), reference) < 3e-2
-
-
-def test_a_loss_that_promises_nothing_is_not_replayed_but_trained():
-    @objective()
-    def spread(codes, batch, rectified):
-        return {"loss": -codes.var(0).clamp(max=4).sum()}
-
-    orbits = AffineOrbits(torch.randint(0, 256, (20, 1, 14, 14), dtype=torch.uint8).cuda())
-    batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
-    model = RectifyingEncoder(code_size=32).cuda()
-    fit(model, spread, batches, steps=4)
-    with pytest.raises(ConfigError, match="did not promise"):
-        fit(model, spread, batches, steps=4, engine="fast")
-
-
-def test_a_killed_fast_run_goes_on(tmp_path):
-    """Evaluations, checkpoints and a changing learning rate between replays; resumed half-way."""
-    settings = ["encoder.channels=16,32", "train.epochs=0.1", "train.engine=fast"]
-    settings += ["evaluation.test_images=100", "evaluation.tsne_points=0", "train.evaluations=4"]
-    config = with_settings(affine_digits("OJ"), settings)
-    whole, cut = Run(tmp_path / "whole"), Run(tmp_path / "cut")
-    train(config, whole, device="cuda")
-
-    class Killed(Silent):
-        def update(self, step, images, terms):
-            if step >= 40:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(config, cut, device="cuda", progress=Killed())
-    train(config, cut, device="cuda", resume=True)
-    ends = [run.records()[-1]["terms"]["loss"] for run in (whole, cut)]
-    assert ends[0] == pytest.approx(ends[1], rel=0.1)
-    assert [r["step"] for r in whole.records()] == [r["step"] for r in cut.records()]
-
-
-def test_a_replayed_step_waits_for_nothing():
-    taken = _training("OJ", "auto")[1]
-    _losses(taken)
-    torch.cuda.synchronize()
-    with warnings.catch_warnings(action="ignore"):
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        for step in range(40, 60):  # over the ends of passes and epochs
-            taken(step)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

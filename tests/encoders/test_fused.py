@@ -110,8 +110,8 @@ class _Launched:
 @pytest.fixture
 def _kernels_that_do_nothing(monkeypatch):
     factories = (
-        layers.convolution, layers.weight_gradient, layers.pointwise, layers.finish_step,
-        layers.find_switches,
+        layers.convolution, layers.weight_gradient, layers.pointwise, layers.sum_slabs,
+        layers.update_norms, layers.find_switches,
     )  # fmt: skip
     monkeypatch.setattr(layers, "Kernel", _Launched)
     monkeypatch.setattr(_Launched, "log", [])
@@ -126,22 +126,49 @@ def _kernels_that_do_nothing(monkeypatch):
 @pytest.mark.parametrize("uses_decoder", [True, False])
 @pytest.mark.parametrize("image_gradient", [True, False])
 @pytest.mark.parametrize("code_norm", ["none", "batch", "unit", "sphere"])
-@pytest.mark.parametrize("unpooling", ["copy", "switches"])
+@pytest.mark.parametrize(
+    ("size_px", "channels", "unpooling"),
+    [
+        (32, (16, 32), "copy"),
+        (32, (16, 32), "switches"),
+        (64, (16, 32), "copy"),
+        (64, (16, 32, 64), "copy"),
+    ],
+)
 def test_the_pass_launches_what_the_plan_compiles(
-    uses_decoder, image_gradient, code_norm, unpooling
+    uses_decoder, image_gradient, code_norm, size_px, channels, unpooling
 ):
     """On a CPU: every gradient has the shape of its parameter."""
     model = RectifyingEncoder(
-        size_px=32, channels=(16, 32), code_size=8, code_norm=code_norm, unpooling=unpooling
+        size_px=size_px, channels=channels, code_size=8, code_norm=code_norm, unpooling=unpooling
     )
-    plan, images = Plan(model), torch.rand(6, 1, 32, 32)
+    plan, images = Plan(model), torch.rand(6, 1, size_px, size_px)
+    together = [layer for layer in range(plan.depth) if plan.takes_both(layer)]
+    assert together == ([0, 1, 2, 3] if size_px == 64 else [])
     run = _Pass(plan, images, uses_decoder, image_gradient)
-    codes, rectified = run.forward()
-    assert codes.shape == (6, 8) and rectified.shape[:1] == ((6,) if uses_decoder else (0,))
-    grads = run.backward(torch.rand_like(codes), torch.rand_like(rectified))
+    codes = run.encode()
+    assert codes.shape == (6, 8)
+    if uses_decoder:
+        rectified = run.decode()
+        assert rectified.shape == images.shape
+        run.decoder_backward(torch.rand_like(rectified))
+    grads = run.encoder_backward(torch.rand_like(codes))
     parameters = plan.parameters(uses_decoder)
     assert [g.shape for g in grads] == [p.shape for p in parameters]
     of_layers = "NAME (convolution|weight_gradient|switches)_"
     layered = [text for text in _Launched.log if re.search(of_layers, text)]
     assert sorted(layered) == sorted(plan.sources(6, uses_decoder, image_gradient))
     assert (run.grad_images is not None) == image_gradient
+
+
+@pytest.mark.usefixtures("_kernels_that_do_nothing")
+@pytest.mark.parametrize("size_px", [32, 64])
+def test_a_decoder_that_did_not_go_back_has_no_gradient(size_px):
+    model = RectifyingEncoder(size_px=size_px, channels=(16, 32), code_size=8)
+    plan = Plan(model)
+    run = _Pass(plan, torch.rand(6, 1, size_px, size_px), uses_decoder=True)
+    codes, _ = run.encode(), run.decode()
+    grads = run.encoder_backward(torch.rand_like(codes))
+    of_encoder = {id(parameter) for parameter in plan.parameters(uses_decoder=False)}
+    for parameter, grad in zip(plan.parameters(uses_decoder=True), grads, strict=True):
+        assert (grad is not None) == (id(parameter) in of_encoder)

@@ -45,7 +45,7 @@ def test_codes_top_and_gradients_are_those_of_plain_torch(code_norm, uses_decode
         outputs.append(top)
         pulls.append(_channels_first(layer.grad_top))
 
-    grad_pooled, grads = layer.backward(pulls[0].float())
+    grad_pooled, grads = layer.backward(pulls[0].float(), has_decoded=uses_decoder)
     torch.autograd.backward(outputs, pulls)
     _near(_channels_first(grad_pooled), pooled.grad)
     for ours, parameter in zip(grads, (weight, bias, *truth.code_norm.parameters()), strict=True):

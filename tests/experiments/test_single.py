@@ -30,6 +30,7 @@ from orbitset.experiments.rows import without_splits
 from orbitset.experiments.single import build_task
 from orbitset.experiments.task import encoding_with
 from orbitset.runs import Run
+from orbitset.training import optimizer
 from orbitset.training.progress import Silent
 
 SMALL = [
@@ -266,7 +267,7 @@ def test_interrupted_between_any_two_lines_resumes_exactly(tmp_path, method):
     run = Run(tmp_path / "b")
     steps = []
 
-    class Interrupted(torch.optim.Adam):
+    class Interrupted(optimizer.Adam):
         def step(self, closure=None):
             super().step(closure)
             steps.append(1)
@@ -274,7 +275,7 @@ def test_interrupted_between_any_two_lines_resumes_exactly(tmp_path, method):
                 raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(torch.optim, "Adam", Interrupted)
+        patch.setattr(optimizer, "Adam", Interrupted)
         train(config, run)
     train(config, run, resume=True)
     _same_results(tmp_path / "a", run.path)

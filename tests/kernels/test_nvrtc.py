@@ -9,7 +9,9 @@ import torch
 from orbitset.encoders import RectifyingEncoder
 from orbitset.encoders.fused_plan import Plan
 from orbitset.kernels import layers, nvrtc
+from orbitset.kernels.adam import adam_source
 from orbitset.kernels.code_norm import code_norm_source
+from orbitset.kernels.packing import packing_source
 from orbitset.kernels.triplets import triplets_source
 
 
@@ -45,9 +47,10 @@ def test_every_kernel_of_a_network_compiles(settings, num, uses_decoder):
 def test_the_other_kernels_compile(arch):
     for file in ("warp.cu", "squared_error.cu"):
         assert nvrtc.compile_cubin(nvrtc.source(file, {"THREADS": 128}), arch)
-    for text in (triplets_source(), code_norm_source()):
+    for text in (triplets_source(), code_norm_source(), packing_source(), adam_source()):
         assert nvrtc.compile_cubin(text, arch)
-    assert nvrtc.compile_cubin(layers.finish_step_source(), arch)
+    for down in (8, 32):
+        assert nvrtc.compile_cubin(layers.finish_step_source(down), arch)
     assert nvrtc.compile_cubin(layers.find_switches(4, 128).text, arch)
     for kind, output in (
         ("ACT_POOL", "STORE"), ("RAW", "STATS"), ("GRAD", "STORE"), ("RAW", "MASK_POOL"),

@@ -8,8 +8,9 @@ Shapes: N images, D code entries; layer l maps `widths[l]` to `widths[l + 1]` ch
 Encoder outputs before batch norm are y[l], decoder outputs z[l]; the decoder's top is z[L].
 """
 
+import contextlib
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -20,6 +21,8 @@ from orbitset.encoders.fused_launch import Launches, Pair, Source
 from orbitset.encoders.fused_plan import Plan, encoder_kinds, why_not_fused
 from orbitset.encoders.rectifying import RectifyingEncoder
 from orbitset.kernels import layers as kernels
+from orbitset.kernels.packing import MAX_LAYERS
+from orbitset.kernels.streams import Second, joined, mark_made
 
 
 class FusedEncoder(nn.Module):
@@ -38,41 +41,74 @@ class FusedEncoder(nn.Module):
         self.plan = Plan(model)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        return self._run(images, True)
+        return cast(tuple[Tensor, Tensor], self._run(images, True))
 
     def encode(self, images: Tensor) -> Tensor:
         return self._run(images, False)[0]
 
-    def _run(self, images: Tensor, uses_decoder: bool) -> tuple[Tensor, Tensor]:
+    def _run(self, images: Tensor, uses_decoder: bool) -> tuple[Tensor, Tensor | None]:
         model = self.plan.model
         model.check(images)
         if not model.training:
             raise RuntimeError("the fused pass is for training only")
         images = model.contrast(images)
-        with torch.cuda.device(images.device), torch.autocast("cuda", enabled=False):
+        with _around(images.device):
             self.plan.prepare(len(images), uses_decoder, images.requires_grad)
-            parameters = self.plan.parameters(uses_decoder)
-            outputs = _Network.apply(self.plan, images, uses_decoder, *parameters)
-        return cast(tuple[Tensor, Tensor], outputs)
+            run = [_Pass(self.plan, images, uses_decoder, images.requires_grad)]
+            codes = _Encode.apply(run, images, *self.plan.parameters(uses_decoder))
+            if not uses_decoder:
+                return codes, None
+            mark_made(codes)
+            return codes, _Decode.apply(run, codes)
 
 
-class _Network(torch.autograd.Function):
+@contextlib.contextmanager
+def _around(device: torch.device) -> Iterator[None]:
+    with torch.cuda.device(device), torch.autocast("cuda", enabled=False), joined(device):
+        yield
+
+
+class _Encode(torch.autograd.Function):
+    """Gives all gradients back, the decoder's too: they share weights. The pass is in a list of one, which is
+    empty when it has been used up, so that its memory is let go."""
+
     @staticmethod
-    def forward(
-        ctx: Any, plan: Plan, images: Tensor, uses_decoder: bool, *parameters: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        run = ctx.run = _Pass(plan, images, uses_decoder, ctx.needs_input_grad[1])
-        return run.forward()
+    def forward(ctx: Any, held: "list[_Pass]", images: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.held = held
+        return held[0].encode()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_codes: Tensor, grad_rectified: Tensor) -> tuple[Tensor | None, ...]:
-        run, ctx.run = ctx.run, None  # its sums are used up, and its memory is let go
-        if run is None:
-            raise RuntimeError("the fused pass can go back once only; add up the losses first")
-        with torch.cuda.device(grad_codes.device), torch.autocast("cuda", enabled=False):
-            grads = run.backward(grad_codes, grad_rectified)
-            return None, run.grad_images, None, *grads
+    def backward(ctx: Any, grad_codes: Tensor) -> tuple[Tensor | None, ...]:
+        run = _held(ctx)
+        ctx.held.clear()
+        with _around(grad_codes.device):
+            grads = run.encoder_backward(grad_codes)
+        return None, run.grad_images, *grads
+
+
+class _Decode(torch.autograd.Function):
+    """Goes back before `_Encode` does, which depends on it by the codes; what it found stays in the pass.
+    Until `_Encode` has gone back it may do so again: a gradient may be asked of the codes alone."""
+
+    @staticmethod
+    def forward(ctx: Any, held: "list[_Pass]", codes: Tensor) -> Tensor:
+        ctx.held = held
+        return held[0].decode()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_rectified: Tensor) -> tuple[None, None]:
+        with _around(grad_rectified.device):
+            _held(ctx).decoder_backward(grad_rectified.contiguous())
+        return None, None
+
+
+def _held(ctx: Any) -> "_Pass":
+    if not ctx.held:
+        raise RuntimeError("the fused pass can go back once only; add up the losses first")
+    run: _Pass = ctx.held[0]
+    return run
 
 
 class _Pass:
@@ -93,11 +129,13 @@ class _Pass:
         self.y: list[Tensor] = []
         self.z: dict[int, Tensor] = {}
         self.switches: dict[int, Tensor] = {}  # by layer, of the pooling behind it
-        self.slabs: dict[int, Tensor] = {}
+        self.slabs: list[list[Tensor]] = [[] for _ in range(plan.depth)]
+        self.grad_bias: Tensor | None = None
+        self.second = Second(images.device)
         self.decoder_pairs: dict[int, Pair] = {}
-        self.kept: list[Tensor] = []  # gradients that are read again for those of the weights
+        self.kept: list[Tensor] = []  # gradients that are read again, or by the second stream
 
-    def forward(self) -> tuple[Tensor, Tensor]:
+    def encode(self) -> Tensor:
         plan = self.plan
         for layer in range(plan.depth):
             y = self._empty(plan.sizes[layer], plan.widths[layer + 1])
@@ -114,13 +152,11 @@ class _Pass:
             plan.top, plan.widths[-1], "ACT_POOL", last, "STORE", self.code.pooled
         )
         codes = self.code.encode()
-        rectified = codes.new_empty(0)
-        if self.uses_decoder:
-            rectified = self._decode()
-        self._update_norms()
-        return codes, rectified
+        if not self.uses_decoder:
+            self._update_norms()
+        return codes
 
-    def _decode(self) -> Tensor:
+    def decode(self) -> Tensor:
         plan, model = self.plan, self.plan.model
         self.z[plan.depth] = self.code.decode()
         target = kernels.operand(self.z[plan.depth], norm=self._decoder_norm(plan.depth))
@@ -135,67 +171,112 @@ class _Pass:
         target = kernels.operand(rectified)
         source = self._decoder_input(0)
         self.launch.convolve(0, *source, "IMAGE", target, transposed=True, bias=model.decoder.bias)
+        self._update_norms()
         return rectified
 
-    def backward(self, grad_codes: Tensor, grad_rectified: Tensor) -> list[Tensor | None]:
-        if self.uses_decoder:
-            grad_rectified = grad_rectified.contiguous()
-            self._decoder_backward(grad_rectified)
-        grad_pooled, grad_code = self.code.backward(grad_codes)
-        self._encoder_backward(grad_pooled)
-        grad_weights = self._sum_slabs()
-        grad_norms, grad_decoder_norms = self._norm_gradients()
-        grads: list[Tensor | None] = [*grad_weights, *grad_norms, *grad_code]
-        if self.uses_decoder:
-            grads += [*grad_decoder_norms, grad_rectified.sum().view(1)]
-        return grads
-
-    def _decoder_backward(self, grad_rectified: Tensor) -> None:
+    def decoder_backward(self, grad_rectified: Tensor) -> None:
         """To the top before its batch norm."""
         plan = self.plan
+        if self.grad_bias is not None:  # it went back before, and the encoder did not
+            self.sums[plan.depth :, 1].zero_()
+            self.slabs = [[] for _ in range(plan.depth)]
+            self.kept.clear()
+        self.grad_bias = grad_rectified.new_empty(1)
+        self.kept.append(grad_rectified)
+        self.second.catch_up()
+        with self.second.work():
+            torch.sum(grad_rectified.view(-1), 0, keepdim=True, out=self.grad_bias)
         grad = grad_rectified
         for layer in range(plan.depth):
             out_kind = plan.decoder_kinds(layer)[0]
             pre = self.z.get(layer)
             norm = self._decoder_norm(layer) if layer else None
             arriving = kernels.operand(grad, pre, norm)
-            self.decoder_pairs[layer] = ((out_kind, arriving), self._decoder_input(layer))
-            self.kept.append(grad)
+            if not plan.takes_both(layer):
+                self.decoder_pairs[layer] = ((out_kind, arriving), self._decoder_input(layer))
+                self.kept.append(grad)
             below = self.z[layer + 1]
-            grad = torch.empty_like(below)
+            leaving = torch.empty_like(below)
             norm = self._decoder_norm(layer + 1)
-            target = kernels.operand(grad, below, norm, self.switches.get(layer))
+            target = kernels.operand(leaving, below, norm, self.switches.get(layer))
             output = plan.decoder_output(layer)
-            self.launch.convolve(layer, out_kind, arriving, output, target, transposed=False)
+            self._convolve_back(layer, out_kind, arriving, output, target, transposed=False)
+            grad = leaving  # not before: what arrives is known to the kernel by its address alone
         top = self.z[plan.depth]
         arriving = kernels.operand(grad, top, self._decoder_norm(plan.depth))
         self.launch.pointwise(
             plan.top, plan.widths[-1], "GRAD", arriving, "STORE", self.code.grad_top
         )
 
-    def _encoder_backward(self, grad: Tensor) -> None:
-        plan = self.plan
-        last = plan.depth - 1
+    def encoder_backward(self, grad_codes: Tensor) -> list[Tensor | None]:
+        """Gradients of all parameters; those of the decoder are None where it has not gone back."""
+        has_decoded = self.grad_bias is not None
+        grad, grad_code = self.code.backward(grad_codes, has_decoded=has_decoded)
+        plan, last = self.plan, self.plan.depth - 1
+        apart = [layer for layer in range(1, plan.depth) if not plan.takes_both(layer)]
+        # made before the second stream catches up, since it writes them
+        grad_weights = [
+            torch.empty_like(conv.weight, memory_format=torch.channels_last) for conv in plan.convs
+        ]
+        norms = self._norms(with_decoder=has_decoded)
+        grad_norms = [torch.empty_like(p) for norm, _ in norms for p in (norm.weight, norm.bias)]
         target = kernels.operand(grad, self.y[last], self._norm(last))
         self.launch.pointwise(plan.top, plan.widths[-1], "RAW", target, "MASK_POOL", target)
-        for layer in range(last, -1, -1):
+        for layer in range(last, 0, -1):
             kind = encoder_kinds(layer)[1]
             arriving = kernels.operand(grad, self.y[layer], self._norm(layer))
-            source = self._encoder_input(layer)
-            pair = (source, (kind, arriving))
-            self.slabs[layer] = self.launch.weight_gradient(
-                layer, pair, self.decoder_pairs.get(layer)
-            )
-            if layer == 0:
-                self._image_gradient(kind, arriving)
-                break
-            below = self.y[layer - 1]
-            size, width = plan.sizes[layer], plan.widths[layer]
-            leaving = self._empty(size, width)
-            target = kernels.operand(leaving, below, self._norm(layer - 1))
-            output: kernels.Output = "MASK" if layer % 2 else "MASK_POOL"
-            self.launch.convolve(layer, kind, arriving, output, target, transposed=True)
+            if layer in apart:
+                self.kept.append(grad)
+                self.second.catch_up()
+                with self.second.work():
+                    self._weight_gradient(layer, kind, arriving)
+            leaving = self._empty(plan.sizes[layer], plan.widths[layer])
+            target = kernels.operand(leaving, self.y[layer - 1], self._norm(layer - 1))
+            output = plan.encoder_output(layer)
+            self._convolve_back(layer, kind, arriving, output, target, transposed=True)
             grad = leaving
+        with self.second.work():
+            self._sum_slabs(grad_weights, apart)
+        self.second.catch_up()
+        with self.second.work():
+            self._sum_slabs(
+                grad_weights, [layer for layer in range(1, plan.depth) if layer not in apart]
+            )
+            self._norm_gradients(norms, grad_norms)
+        kind = encoder_kinds(0)[1]
+        arriving = kernels.operand(grad, self.y[0], self._norm(0))
+        self._weight_gradient(0, kind, arriving)
+        self._sum_slabs(grad_weights, [0])
+        self._image_gradient(kind, arriving)
+        own = 2 * plan.depth
+        grads: list[Tensor | None] = [*grad_weights, *grad_norms[:own], *grad_code]
+        if has_decoded:
+            grads += [*grad_norms[own:], self.grad_bias]
+        return grads + [None] * (len(plan.parameters(self.uses_decoder)) - len(grads))
+
+    def _convolve_back(
+        self,
+        layer: int,
+        kind: kernels.Kind,
+        arriving: kernels.Operand,
+        output: kernels.Output,
+        target: kernels.Operand,
+        *,
+        transposed: bool,
+    ) -> None:
+        gives_weights = self.plan.takes_both(layer)
+        slabs = self.launch.convolve(
+            *(layer, kind, arriving, output, target),
+            transposed=transposed,
+            gives_weights=gives_weights,
+        )
+        if slabs is not None:
+            self.slabs[layer].append(slabs)
+
+    def _weight_gradient(self, layer: int, kind: kernels.Kind, arriving: kernels.Operand) -> None:
+        pair = (self._encoder_input(layer), (kind, arriving))
+        slabs = self.launch.weight_gradient(layer, pair, self.decoder_pairs.get(layer))
+        self.slabs[layer].append(slabs)
 
     def _image_gradient(self, kind: kernels.Kind, arriving: kernels.Operand) -> None:
         if self.grad_images is not None:
@@ -237,27 +318,28 @@ class _Pass:
             norm.eps,
         )
 
-    def _sum_slabs(self) -> list[Tensor]:
-        grads, rows, first = [], [], 0
-        for layer, conv in enumerate(self.plan.convs):
-            grad = torch.empty_like(conv.weight, memory_format=torch.channels_last)
-            outputs, inputs = conv.weight.shape[:2]
+    def _sum_slabs(self, grads: Sequence[Tensor], layers: Sequence[int]) -> None:
+        if not layers:
+            return
+        rows, first = [], 0
+        for layer in layers:
+            outputs, inputs = self.plan.convs[layer].weight.shape[:2]
             slabs = self.slabs[layer]
             rows.append(
                 kernels.Slabs(
-                    slabs.data_ptr(),
-                    grad.data_ptr(),
-                    *(len(slabs), inputs, outputs, slabs.shape[1], first),
+                    tuple(part.data_ptr() for part in slabs),
+                    tuple(len(part) for part in slabs),
+                    grads[layer].data_ptr(),
+                    *(inputs, outputs, slabs[0].shape[1], first),
                 )
             )
             first += -(-9 * inputs * outputs // 32)
-            grads.append(grad)
-        table = (kernels.Slabs * kernels.MAX_LAYERS)(*rows)
-        kernels.finish_step("sum_slabs")((first, 1), table, ctypes.c_int(len(rows)))
-        return grads
+        table = (kernels.Slabs * MAX_LAYERS)(*rows)
+        kernel = kernels.sum_slabs(has_few_weights=0 in layers)
+        kernel((first, 1), table, ctypes.c_int(len(rows)))
 
     def _update_norms(self) -> None:
-        norms = self._norms_used()
+        norms = self._norms(with_decoder=self.uses_decoder)
         rows = [
             kernels.NormUpdate(
                 described,
@@ -273,9 +355,9 @@ class _Pass:
         self._finish_norms(rows, has_gradient=False)
         torch._foreach_add_([norm.num_batches_tracked for norm, _ in norms], 1)
 
-    def _norm_gradients(self) -> tuple[list[Tensor], list[Tensor]]:
-        norms = self._norms_used()
-        grads = [torch.empty_like(p) for norm, _ in norms for p in (norm.weight, norm.bias)]
+    def _norm_gradients(
+        self, norms: Sequence[tuple[Any, kernels.Norm]], grads: Sequence[Tensor]
+    ) -> None:
         rows = [
             kernels.NormUpdate(
                 described, None, None, gamma.data_ptr(), beta.data_ptr(), norm.num_features, 0
@@ -283,13 +365,11 @@ class _Pass:
             for (norm, described), gamma, beta in zip(norms, grads[::2], grads[1::2], strict=True)
         ]
         self._finish_norms(rows, has_gradient=True)
-        own = 2 * self.plan.depth
-        return grads[:own], grads[own:]
 
-    def _norms_used(self) -> list[tuple[Any, kernels.Norm]]:
+    def _norms(self, *, with_decoder: bool) -> list[tuple[Any, kernels.Norm]]:
         depth = self.plan.depth
         used = [(self.plan.norms[layer], self._norm(layer)) for layer in range(depth)]
-        if self.uses_decoder:
+        if with_decoder:
             used += [
                 (self.plan.decoder_norms[layer], self._decoder_norm(layer))
                 for layer in range(1, depth + 1)
@@ -298,4 +378,4 @@ class _Pass:
 
     def _finish_norms(self, rows: Sequence[kernels.NormUpdate], *, has_gradient: bool) -> None:
         table = (kernels.NormUpdate * kernels.MAX_NORMS)(*rows)
-        kernels.finish_step("update_norms")((len(rows), 1), table, ctypes.c_int(has_gradient))
+        kernels.update_norms()((len(rows), 1), table, ctypes.c_int(has_gradient))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from orbitset.encoders.fused_plan import Plan
 from orbitset.kernels.code_norm import Normalised, can_normalise, normalise
+from orbitset.kernels.streams import Second
 from orbitset.precision import products_in
 
 
@@ -30,7 +31,10 @@ class CodeLayer:
         """Gradient of what a decoder begins with, to be filled before `backward`; without one it is empty."""
         # the kernels keep channels last, the weights expect them first
         self._weight = left.new_empty(len(weight), plan.top**2 * plan.widths[-1])
-        self._by_pixel(self._weight).copy_(self._by_channel(weight))
+        self._second = Second(weight.device)
+        self._second.catch_up()
+        with self._second.work():
+            self._by_pixel(self._weight).copy_(self._by_channel(weight))
 
     def _by_channel(self, weight: Tensor) -> Tensor:
         """As (D, pixels, channels), of weights that have channels first."""
@@ -40,6 +44,7 @@ class CodeLayer:
         return weight.view(len(weight), -1, self.top_shape[-1])
 
     def encode(self) -> Tensor:
+        self._second.join()
         model = self.plan.model
         bias = model.encoder.code.bias.detach().bfloat16()
         linear = F.linear(self.pooled.flatten(1), self._weight, bias)
@@ -62,18 +67,26 @@ class CodeLayer:
         """The decoder's top before its batch norm."""
         return (self._left[: self.num] @ self._weight).view(self.num, *self.top_shape)
 
-    def backward(self, grad_codes: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Gradients of the pooled activations, and of weight, bias and the code norm's parameters."""
+    def backward(self, grad_codes: Tensor, *, has_decoded: bool) -> tuple[Tensor, list[Tensor]]:
+        """Gradients of the pooled activations, and of weight, bias and the code norm's parameters.
+
+        `has_decoded` where a decoder's gradient is to be added. The weight's gradient is there once the
+        second stream is joined.
+        """
         code = self.plan.model.encoder.code
-        arrived = self.grad_top.flatten(1) @ self._weight.T if self.uses_decoder else None
+        arrived = self.grad_top.flatten(1) @ self._weight.T if has_decoded else None
         rounded = self._left[len(self._left) - self.num :]
         if self._normalised is not None:
             *grad_norm, grad_bias = self._normalised.backward(grad_codes, arrived, rounded)
         else:
             grad_norm, grad_bias = self._generic_backward(grad_codes, arrived, rounded)
-        grad_pooled = (rounded @ self._weight).view(self.num, *self.top_shape)
         grad_weight = torch.empty_like(code.weight)
-        self._by_channel(grad_weight).copy_(self._by_pixel(self._left.T @ self._right))
+        self._second.catch_up()
+        with self._second.work():
+            first = 0 if has_decoded else len(self._left) - self.num
+            product = self._left[first:].T @ self._right[first:]
+            self._by_channel(grad_weight).copy_(self._by_pixel(product))
+        grad_pooled = (rounded @ self._weight).view(self.num, *self.top_shape)
         return grad_pooled, [grad_weight, grad_bias, *grad_norm]
 
     def _generic_backward(

@@ -30,27 +30,32 @@ class Launches:
         *,
         transposed: bool,
         bias: Tensor | None = None,
-    ) -> None:
+        gives_weights: bool = False,
+    ) -> Tensor | None:
+        """Sums to add up for the weights' gradient, if it is to give those."""
         inputs, outputs = self._channels(layer)
         if transposed:
             inputs, outputs = outputs, inputs
-        size = self.plan.sizes[layer]
-        shape = kernels.convolution_shape(size, inputs, outputs, kind, output, images=self.num)
-        kernel = kernels.convolution(size, inputs, outputs, kind, output, shape)
+        layout = (self.plan.sizes[layer], inputs, outputs, kind, output)
+        shape = kernels.convolution_shape(*layout, gives_weights=gives_weights, images=self.num)
+        kernel = kernels.convolution(*layout, shape, gives_weights)
+        blocks = min(self._tiles(self.plan.sizes[layer], shape.pixels), kernel.resident_blocks)
+        slabs = self._slabs(layer, blocks) if gives_weights else None
         kernel(
-            (min(self._tiles(size, shape.pixels), kernel.resident_blocks), 1),
+            (blocks, 1),
             source,
             ctypes.c_void_p(self.weights[2 * layer + transposed].data_ptr()),
             target,
             ctypes.c_void_p(None if bias is None else bias.data_ptr()),
             ctypes.c_int(self.num),
+            ctypes.c_void_p(None if slabs is None else slabs.data_ptr()),
         )
+        return slabs
 
     def weight_gradient(self, layer: int, encoder: Pair, decoder: Pair | None) -> Tensor:
         """Of the encoder's layer and, where there is a decoder, the one tied to it: sums to add up."""
         inputs, outputs = self._channels(layer)
         size = self.plan.sizes[layer]
-        taps = 1 if layer == 0 else 9
         shape = kernels.gradient_shape(
             size, inputs, outputs, encoder[0][0], is_tied=decoder is not None, images=self.num
         )
@@ -63,7 +68,7 @@ class Launches:
         groups = inputs // (16 * shape.warps_m) * (outputs // (8 * shape.nt * shape.warps_n))
         tiles = self._tiles(size, shape.pixels)
         blocks = max(1, min(tiles, kernel.resident_blocks // groups))
-        slabs = torch.empty(blocks, taps * inputs * outputs, device=self.plan.zero.device)
+        slabs = self._slabs(layer, blocks)
         kernel(
             (blocks, groups),
             kernels.Pair(encoder[0][1], encoder[1][1]),
@@ -99,6 +104,11 @@ class Launches:
             ctypes.c_void_p(switches.data_ptr()),
             ctypes.c_int(self.num),
         )
+
+    def _slabs(self, layer: int, count: int) -> Tensor:
+        inputs, outputs = self._channels(layer)
+        taps = 1 if layer == 0 else 9
+        return torch.empty(count, taps * inputs * outputs, device=self.plan.zero.device)
 
     def _channels(self, layer: int) -> tuple[int, int]:
         inputs, outputs = (max(16, width) for width in self.plan.widths[layer : layer + 2])

@@ -9,6 +9,7 @@ from orbitset.encoders.rectifying import RectifyingEncoder
 from orbitset.kernels import are_available
 from orbitset.kernels import layers as kernels
 from orbitset.kernels.nvrtc import arch_of, compile_ahead
+from orbitset.kernels.packing import MAX_LAYERS, fragment_indices, pack, place
 
 _WIDTHS = (16, 32, 64, 128)
 _SHARED_BYTES = 227 * 1024
@@ -54,9 +55,12 @@ def why_other_shape(
     if any(width not in _WIDTHS for width in widths):
         return f"fused kernels know layers of {', '.join(map(str, _WIDTHS))} channels only"
     is_power = size_px >= 8 and size_px & (size_px - 1) == 0
-    if not is_power or size_px >> (len(widths) // 2) < 2 or len(widths) > kernels.MAX_LAYERS:
+    if not is_power or size_px >> (len(widths) // 2) < 2 or len(widths) > MAX_LAYERS:
         return "fused kernels take canvases of 8, 16, 32 … pixels that end in at least 2 x 2"
     return None
+
+
+_Convolution = tuple[int, int, kernels.Kind, kernels.Output]
 
 
 def encoder_kinds(layer: int) -> kernels.Kinds:
@@ -81,19 +85,17 @@ class Plan:
         self.norms: list[Any] = list(encoder.norms)
         self.decoder_norms: list[Any] = [None, *decoder.norms, decoder.top_norm]
         device = encoder.code.weight.device
-        indices: list[Tensor] = []
+        places: list[Tensor] = []
         self.slices: list[slice] = []
-        start = first = 0
+        first = 0
         for layer in range(self.depth):
             inputs, outputs = self.widths[layer : layer + 2]
             for transposed in (False, True):
-                index = kernels.fragment_indices(inputs, outputs, transposed=transposed)
+                index = fragment_indices(inputs, outputs, transposed=transposed)
                 self.slices.append(slice(first, first + len(index)))
                 first += len(index)
-                indices.append(torch.where(index < 0, index, index + start))
-            start += 9 * inputs * outputs
-        index = torch.cat(indices)
-        self.indices = torch.where(index < 0, start, index).to(device)  # one zero lies at the end
+                places.append(place(index, layer))
+        self.places = torch.cat(places).to(device)
         self.zero = torch.zeros(1, device=device)
         self._prepared: set[tuple[bool, bool, bool]] = set()
 
@@ -108,13 +110,30 @@ class Plan:
             return "SWITCH_MASK" if self.uses_switches else "SUM_MASK"
         return "MASK"
 
+    def encoder_output(self, layer: int) -> kernels.Output:
+        """What becomes of the gradient of an encoder layer's input."""
+        return "MASK" if layer % 2 else "MASK_POOL"
+
+    def takes_both(self, layer: int) -> bool:
+        """Whether one kernel gives the gradients of a layer's input and weights, in encoder and decoder.
+
+        The encoder's first layer has no gradient of its input, so that its weights' is one of its own.
+        """
+        size = self.sizes[layer]
+        inputs, outputs = (max(16, width) for width in self.widths[layer : layer + 2])
+        back = (size, inputs, outputs, self.decoder_kinds(layer)[0], self.decoder_output(layer))
+        if layer == 0:
+            return kernels.can_give_weights(*back)
+        own = (size, outputs, inputs, encoder_kinds(layer)[1], self.encoder_output(layer))
+        return kernels.can_give_weights(*own) and kernels.can_give_weights(*back)
+
     def prepare(self, num: int, uses_decoder: bool, image_gradient: bool) -> None:
         """Compile the kernels of all layers at once, before the first of them is needed."""
         key = (num >= kernels.MANY_IMAGES, uses_decoder, image_gradient)
         if key not in self._prepared:
             self._prepared.add(key)
             sources = self.sources(num, uses_decoder, image_gradient)
-            compile_ahead(sources, arch_of(self.indices.device))
+            compile_ahead(sources, arch_of(self.places.device))
 
     def sources(self, num: int, uses_decoder: bool, image_gradient: bool = False) -> list[str]:
         """Of all layers' kernels, in both directions."""
@@ -123,28 +142,33 @@ class Plan:
             size = self.sizes[layer]
             inputs, outputs = (max(16, width) for width in self.widths[layer : layer + 2])
             into, out_of = encoder_kinds(layer)
-            passes: list[tuple[int, int, kernels.Kind, kernels.Output]] = [
-                (inputs, outputs, into, "STATS")
-            ]
-            if layer:
-                passes.append((outputs, inputs, out_of, "MASK" if layer % 2 else "MASK_POOL"))
-            elif image_gradient:
-                passes.append((outputs, inputs, out_of, "IMAGE"))
             decoder = self.decoder_kinds(layer) if uses_decoder else None
+            takes_both = self.takes_both(layer)
+            ahead: list[_Convolution] = [(inputs, outputs, into, "STATS")]
+            back: list[_Convolution] = []
+            if layer:
+                back.append((outputs, inputs, out_of, self.encoder_output(layer)))
+            elif image_gradient:
+                ahead.append((outputs, inputs, out_of, "IMAGE"))
             if decoder is not None:
-                passes.append((outputs, inputs, decoder[1], "STATS" if layer else "IMAGE"))
-                passes.append((inputs, outputs, decoder[0], self.decoder_output(layer)))
-            for one, other, kind, output in passes:
-                shape = kernels.convolution_shape(size, one, other, kind, output, images=num)
-                plan = kernels.convolution_plan(size, one, other, kind, output, shape)
+                ahead.append((outputs, inputs, decoder[1], "STATS" if layer else "IMAGE"))
+                back.append((inputs, outputs, decoder[0], self.decoder_output(layer)))
+            for convolution in (*ahead, *back):
+                gives_weights = takes_both and convolution in back
+                shape = kernels.convolution_shape(
+                    size, *convolution, gives_weights=gives_weights, images=num
+                )
+                plan = kernels.convolution_plan(size, *convolution, shape, gives_weights)
                 sources.append(plan[1])
-            cut = kernels.gradient_shape(
-                size, inputs, outputs, into, is_tied=uses_decoder, images=num
-            )
-            gradient = kernels.weight_gradient_plan(
-                size, inputs, outputs, (into, out_of), decoder, cut
-            )
-            sources.append(gradient[1])
+            if not takes_both or layer == 0:
+                tied = None if takes_both else decoder
+                cut = kernels.gradient_shape(
+                    size, inputs, outputs, into, is_tied=tied is not None, images=num
+                )
+                gradient = kernels.weight_gradient_plan(
+                    size, inputs, outputs, (into, out_of), tied, cut
+                )
+                sources.append(gradient[1])
             if uses_decoder and self.uses_switches and layer % 2:
                 sources.append(kernels.switches_plan(size // 2, outputs)[1])
         return sources
@@ -163,6 +187,6 @@ class Plan:
 
     def pack(self) -> list[Tensor]:
         """The convolutions' weights as the tensor cores want them: forward and transposed, by layer."""
-        flat = [conv.weight.detach().permute(0, 2, 3, 1).reshape(-1) for conv in self.convs]
-        packed = torch.cat([*flat, self.zero]).index_select(0, self.indices).bfloat16()
+        weights = [conv.weight.detach().permute(0, 2, 3, 1).contiguous() for conv in self.convs]
+        packed = pack(weights, self.places)
         return [packed[part] for part in self.slices]

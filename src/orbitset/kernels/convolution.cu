@@ -19,8 +19,50 @@ typedef Tile<KIND, IN, IN, SIZE, ROWS, COLUMNS, IMAGES, HALO, THREADS> Input;
 static_assert(WARPS_M * MT * 16 == PIXELS && WARPS_N * NT * 8 == OUT && NT % 2 == 0, "the warps cover the tile");
 static_assert(THREADS % OUT_GROUPS == 0, "a thread keeps to its channels");
 
+// Beside the gradient of a layer's input that of its weights, if that is asked for: the products of what the result
+// is masked by, the layer's input, with the gradient that arrives, that of its output. A decoder's layer has the weights
+// of an encoder's, which goes the other way.
+constexpr Kind MASKED_BY = OUTPUT == MASK_POOL ? ACT_POOL : OUTPUT == SUM_MASK ? ACT_UP : OUTPUT == SWITCH_MASK ? ACT_SWITCH : ACT;
+constexpr bool IS_ENCODER = KIND == GRAD_POOL || OUTPUT == MASK_POOL;
+
+template <int WARPS>
+struct WeightGradient {
+  typedef Tile<MASKED_BY, OUT, OUT, SIZE, ROWS, COLUMNS, IMAGES, 0, WARPS * 32> Still;
+  static constexpr int INPUTS = IS_ENCODER ? OUT : IN, OUTPUTS = IS_ENCODER ? IN : OUT;
+  static constexpr int ALONG_IN = INPUTS / 16, ALONG_OUT = OUTPUTS / 16, SHARED_BY = WARPS / (ALONG_IN * ALONG_OUT);
+  typedef Products<Input, Still, ROWS, COLUMNS, IMAGES, REACH, 2, SHARED_BY, !IS_ENCODER> Own;
+  static_assert(SHARED_BY * ALONG_IN * ALONG_OUT == WARPS, "the warps cover the channels");
+  float acc[TAPS][2][4] = {};
+
+  static __device__ __forceinline__ Operand operand(const Operand& to) { return {to.pre, nullptr, to.switches, to.norm}; }
+  static __device__ __forceinline__ void fetch(u8* shared, u8* extra, const Operand& to, int n0, int h0, int w0, int images) {
+    Still::fetch(shared + STILL_AT, extra + Input::EXTRA, operand(to), 0, n0, h0, w0, images);
+  }
+  static __device__ __forceinline__ void convert(u8* shared, u8* extra, const Operand& to, const float* coefs, int n0, int h0,
+                                                 int w0, int images) {
+    Still::convert(shared + STILL_AT, extra + Input::EXTRA, operand(to), coefs, 0, n0, h0, w0, images);
+  }
+  __device__ __forceinline__ void add(u32 base) {
+    const int warp = threadIdx.x / 32;
+    Own::add(acc, base, base + STILL_AT, warp / ALONG_OUT % ALONG_IN, warp % ALONG_OUT, warp / (ALONG_IN * ALONG_OUT));
+  }
+  __device__ __forceinline__ void write(u8* buffers, float* slabs) {
+    __syncthreads();
+    write_slab<TAPS, 2, ALONG_IN, ALONG_OUT, SHARED_BY>(acc, reinterpret_cast<float*>(buffers),
+                                                        slabs + i64(blockIdx.x) * TAPS * IN * OUT, INPUTS, OUTPUTS, 0, 0);
+  }
+};
+
+template <>
+struct WeightGradient<0> {
+  static __device__ void fetch(u8*, u8*, const Operand&, int, int, int, int) {}
+  static __device__ void convert(u8*, u8*, const Operand&, const float*, int, int, int, int) {}
+  __device__ void add(u32) {}
+  __device__ void write(u8*, float*) {}
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, const float* bias, int images) {
+NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, const float* bias, int images, float* slabs) {
   extern __shared__ __align__(16) u8 buffers[];
   __shared__ __align__(16) float in_coefs[KIND == RAW || KIND == IM2COL ? 4 : 4 * IN];
   __shared__ __align__(16) float out_coefs[is_masked(OUTPUT) ? 4 * OUT : 4];
@@ -48,11 +90,13 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
           Layout<IN>::group(lane % 16 % COLUMNS + shift, step * 2 + lane / 16) * 16;
 
   Sums sums;
+  WeightGradient<GIVES_WEIGHTS ? THREADS / 32 : 0> own_weights;
   typedef Place<SIZE, ROWS, COLUMNS, IMAGES> Start;
   u8* const extra = buffers + BUFFERS * BUFFER_BYTES;
-  auto fetch = [&](int tile, u8* to) {
+  auto fetch = [&](int tile, u8* into) {
     const Start at(tile);
-    Input::fetch(to, extra, from, 0, at.n0, at.h0, at.w0, images);
+    Input::fetch(into, extra, from, 0, at.n0, at.h0, at.w0, images);
+    own_weights.fetch(into, extra, to, at.n0, at.h0, at.w0, images);
   };
   const int tiles = Start::count(images);
   u8* shared = buffers;
@@ -63,12 +107,14 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     if (!IS_AHEAD) fetch(tile, shared);
     wait_for_copies();
     Input::convert(shared, extra, from, in_coefs, 0, n0, h0, w0, images);
+    own_weights.convert(shared, extra, to, out_coefs, n0, h0, w0, images);
     __syncthreads();
     if (IS_AHEAD && tile + gridDim.x < tiles)
       fetch(tile + gridDim.x, shared == buffers ? buffers + BUFFER_BYTES : buffers);
 
-    float acc[MT][NT][4] = {};
     const u32 base = shared_address(shared);
+    own_weights.add(base);
+    float acc[MT][NT][4] = {};
     const uint4* fragments = weights + warp_n * (NT / 2) * 32 + lane;
 #pragma unroll
     for (int right = 0; right < REACH; ++right)
@@ -169,4 +215,5 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
   }
   if constexpr (OUTPUT == STATS) add_sums<OUT, THREADS>(buffers, sums, to.norm.sums);
   if constexpr (is_masked(OUTPUT)) add_sums<OUT, THREADS>(buffers, sums, to.norm.grad_sums);
+  own_weights.write(buffers, slabs);
 }

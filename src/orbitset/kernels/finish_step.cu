@@ -2,9 +2,9 @@
 // and running statistics from their sums.
 
 struct Slabs {
-  const float* slabs;
+  const float* slabs[2];  // of one kernel, or of one for the encoder's layer and one for the decoder's
+  int counts[2];
   float* gradient;  // [out][tap][in], as channels-last weights lie
-  int count;
   int in, out, stride;  // stride: floats from one slab to the next
   int first_block;
 };
@@ -13,7 +13,7 @@ struct AllSlabs {
   Slabs layers[MAX_LAYERS];
 };
 
-constexpr int ACROSS = 32, DOWN = 8;
+constexpr int ACROSS = 32;
 
 extern "C" __global__ void __launch_bounds__(ACROSS * DOWN) sum_slabs(const AllSlabs all, int num_layers) {
   __shared__ float parts[DOWN][ACROSS];
@@ -24,10 +24,12 @@ extern "C" __global__ void __launch_bounds__(ACROSS * DOWN) sum_slabs(const AllS
   const int element = (blockIdx.x - s.first_block) * ACROSS + x;
   const bool inside = element < 9 * s.in * s.out;
   float sum = 0;
-  if (inside) {
+  if (inside)
+    for (int from = 0; from < 2; ++from) {
+      const float* slabs = s.slabs[from] + element;
 #pragma unroll 8
-    for (int k = y; k < s.count; k += DOWN) sum += s.slabs[i64(k) * s.stride + element];
-  }
+      for (int k = y; k < s.counts[from]; k += DOWN) sum += slabs[i64(k) * s.stride];
+    }
   parts[y][x] = sum;
   __syncthreads();
   if (y > 0 || !inside) return;

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from orbitset.kernels import shapes
 from orbitset.kernels.nvrtc import Kernel, source
+from orbitset.kernels.packing import MAX_LAYERS
 
 Kind = Literal["RAW", "ACT", "ACT_POOL", "ACT_UP", "ACT_SWITCH", "GRAD", "GRAD_POOL", "IM2COL"]
 Output = Literal["STORE", "STATS", "MASK", "MASK_POOL", "SUM_MASK", "SWITCH_MASK", "IMAGE"]
 
-MAX_LAYERS, MAX_NORMS = 16, 40
+MAX_NORMS = 40
 MANY_IMAGES = shapes.MANY_IMAGES
 REPLICAS = 4
 """Mirrors common.cu: how often the sums of a batch norm are kept."""
@@ -60,9 +60,9 @@ class Slabs(ctypes.Structure):
     """Mirrors `struct Slabs` of finish_step.cu."""
 
     _fields_ = [
-        ("slabs", ctypes.c_void_p),
+        ("slabs", ctypes.c_void_p * 2),
+        ("counts", ctypes.c_int * 2),
         ("gradient", ctypes.c_void_p),
-        ("count", ctypes.c_int),
         ("inputs", ctypes.c_int),
         ("outputs", ctypes.c_int),
         ("stride", ctypes.c_int),
@@ -130,10 +130,18 @@ def tile(size: int, pixels: int) -> tuple[int, int, int]:
 
 
 def convolution_shape(
-    size: int, inputs: int, outputs: int, kind: Kind, output: Output, *, images: int
+    size: int,
+    inputs: int,
+    outputs: int,
+    kind: Kind,
+    output: Output,
+    *,
+    gives_weights: bool = False,
+    images: int,
 ) -> ConvolutionShape:
     """As measured, or a guess for layers that were not."""
-    measured = shapes.CONVOLUTIONS.get((size, inputs, outputs, *_measured_as(kind, output)))
+    table = shapes.BOTH_GRADIENTS if gives_weights else shapes.CONVOLUTIONS
+    measured = table.get((size, inputs, outputs, *_measured_as(kind, output)))
     if measured is not None:
         return ConvolutionShape(*measured[images >= MANY_IMAGES])
     for pixels in (256, 128, 64):
@@ -142,6 +150,11 @@ def convolution_shape(
         if threads <= 256 and shared <= _SHARED_BYTES and pixels <= 32 * size:
             break
     return shape
+
+
+def can_give_weights(size: int, inputs: int, outputs: int, kind: Kind, output: Output) -> bool:
+    """Whether a convolution that gives its input's gradient can give that of its weights beside it."""
+    return (size, inputs, outputs, *_measured_as(kind, output)) in shapes.BOTH_GRADIENTS
 
 
 def _measured_as(kind: Kind, output: Output) -> tuple[Kind, Output]:
@@ -190,8 +203,19 @@ def _pitch(channels: int) -> int:
     return 2 * channels + (0 if channels <= 32 else 16)
 
 
+_MASKED_BY: Mapping[Output, Kind] = {
+    "MASK": "ACT", "MASK_POOL": "ACT_POOL", "SUM_MASK": "ACT_UP", "SWITCH_MASK": "ACT_SWITCH",
+}  # fmt: skip
+
+
 def convolution_plan(
-    size: int, inputs: int, outputs: int, kind: Kind, output: Output, shape: ConvolutionShape
+    size: int,
+    inputs: int,
+    outputs: int,
+    kind: Kind,
+    output: Output,
+    shape: ConvolutionShape,
+    gives_weights: bool = False,
 ) -> tuple[str, str, int, int]:
     """Name, source, threads and bytes of shared memory."""
     cut = images, rows, columns = tile(size, shape.pixels)
@@ -199,23 +223,35 @@ def convolution_plan(
     warps_m, warps_n = shape.pixels // (16 * shape.mt), outputs // (8 * shape.nt)
     threads = 32 * warps_m * warps_n
     tile_bytes, extra = _tile_bytes(kind, inputs, cut, 1 if taps == 9 else 0)
-    buffer = max(tile_bytes, shape.pixels * _pitch(outputs))
+    still_at = buffer = max(tile_bytes, shape.pixels * _pitch(outputs))
+    if gives_weights:
+        still, still_extra = _tile_bytes(_MASKED_BY[output], outputs, cut, 0)
+        buffer, extra = buffer + still, extra + still_extra
     shared = max(shape.buffers * buffer + extra, 16 * threads * 4)
     constants = {
         "IN": inputs, "OUT": outputs, "SIZE": size, "ROWS": rows, "COLUMNS": columns,
         "IMAGES": images, "TAPS": taps, "MT": shape.mt, "NT": shape.nt, "WARPS_M": warps_m,
         "WARPS_N": warps_n, "MIN_BLOCKS": shape.min_blocks, "BUFFERS": shape.buffers,
-        "BUFFER_BYTES": buffer, "KIND": kind, "OUTPUT": output,
+        "BUFFER_BYTES": buffer, "KIND": kind, "OUTPUT": output, "STILL_AT": still_at,
+        "GIVES_WEIGHTS": int(gives_weights),
     }  # fmt: skip
     name = f"convolution_{size}px_{inputs}_to_{outputs}_{kind}_{output}"
+    name += "_and_weights" * gives_weights
     return name, _checked("convolution.cu", constants, name), threads, shared
 
 
 @functools.cache
 def convolution(
-    size: int, inputs: int, outputs: int, kind: Kind, output: Output, shape: ConvolutionShape
+    size: int,
+    inputs: int,
+    outputs: int,
+    kind: Kind,
+    output: Output,
+    shape: ConvolutionShape,
+    gives_weights: bool = False,
 ) -> Kernel:
-    name, text, threads, shared = convolution_plan(size, inputs, outputs, kind, output, shape)
+    plan = convolution_plan(size, inputs, outputs, kind, output, shape, gives_weights)
+    name, text, threads, shared = plan
     return Kernel(text, name, threads=threads, shared_bytes=shared)
 
 
@@ -294,12 +330,19 @@ def find_switches(size: int, channels: int) -> Kernel:
 
 
 @functools.cache
-def finish_step(name: Literal["sum_slabs", "update_norms"]) -> Kernel:
-    return Kernel(finish_step_source(), name, threads=256 if name == "sum_slabs" else 128)
+def sum_slabs(*, has_few_weights: bool) -> Kernel:
+    """Of layers with few weights there are many slabs, which more threads then share."""
+    down = 32 if has_few_weights else 8
+    return Kernel(finish_step_source(down), "sum_slabs", threads=32 * down)
 
 
-def finish_step_source() -> str:
-    sizes = {"MAX_LAYERS": MAX_LAYERS, "MAX_NORMS": MAX_NORMS}
+@functools.cache
+def update_norms() -> Kernel:
+    return Kernel(finish_step_source(), "update_norms", threads=128)
+
+
+def finish_step_source(down: int = 8) -> str:
+    sizes = {"MAX_LAYERS": MAX_LAYERS, "MAX_NORMS": MAX_NORMS, "DOWN": down}
     text = _checked("finish_step.cu", sizes, "")
     return text + (
         f"static_assert(sizeof(Slabs) == {ctypes.sizeof(Slabs)} && "
@@ -313,28 +356,3 @@ def _checked(file: str, constants: Mapping[str, object], name: str) -> str:
         f"static_assert(sizeof(Operand) == {ctypes.sizeof(Operand)} && "
         f'REPLICAS == {REPLICAS}, "as Python has it");\n'
     )
-
-
-def fragment_indices(inputs: int, outputs: int, *, transposed: bool) -> Tensor:
-    """Where each number a convolution wants lies in channels-last weights [out][tap][in]; -1: a zero.
-
-    A tensor core's second operand is spread over a warp: lane 4g + t holds rows 2t, 2t + 1, 2t + 8 and
-    2t + 9 of column g. The order is [tap][16 rows][16 columns][lane][4 registers][2 halves]. Transposed,
-    taps are turned round and inputs and outputs change places. A single input channel is read as nine
-    channels of one tap; a single output channel is padded to 16.
-    """
-    rows, columns = (outputs, max(16, inputs)) if transposed else (max(16, inputs), outputs)
-    taps = 1 if not transposed and inputs == 1 else 9
-    shape = (taps, rows // 16, columns // 16, 8, 4, 4, 2)
-    tap, step, block, g, t, register, half = torch.meshgrid(
-        *(torch.arange(n) for n in shape), indexing="ij"
-    )
-    row = step * 16 + register % 2 * 8 + 2 * t + half
-    column = block * 16 + register // 2 * 8 + g
-    if transposed:
-        index, is_real = (row * 9 + 8 - tap) * inputs + column, column < inputs
-    elif inputs == 1:
-        index, is_real = column * 9 + row, row < 9
-    else:
-        index, is_real = (column * 9 + tap) * inputs + row, row >= 0
-    return torch.where(is_real, index, -1).flatten()

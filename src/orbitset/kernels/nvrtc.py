@@ -20,6 +20,7 @@ from torch import Tensor
 
 from orbitset.files import cache_folder, write_atomically
 
+_SHARED = ("common.cu", "tile.cu", "products.cu")
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _FOLDER = Path(__file__).parent
 
@@ -39,8 +40,8 @@ def source(file: str, constants: Mapping[str, object], name: str = "") -> str:
         for key in constants
     }
     lines = (f"constexpr {types[key]} {key} = {value};\n" for key, value in constants.items())
-    shared, own = (_text("common.cu") + _text("tile.cu")), _text(file)
-    return f"{shared}#define NAME {name}\n{''.join(lines)}{own}"
+    shared, own = map(_text, _SHARED), _text(file)
+    return f"{''.join(shared)}#define NAME {name}\n{''.join(lines)}{own}"
 
 
 @functools.cache

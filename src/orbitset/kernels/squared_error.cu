@@ -1,7 +1,8 @@
-// Squared distance of each image to its target, and its gradient; one block for each image.
+// Squared distance of each image to its target times a weight, and its gradient; one block for each image.
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-squared_errors(const float* __restrict__ images, const float* __restrict__ targets, int size, float* errors) {
+squared_errors(const float* __restrict__ images, const float* __restrict__ targets, const float*, float weight, int size,
+               float* errors) {
   __shared__ float parts[THREADS / 32];
   const i64 first = i64(blockIdx.x) * size;
   float sum = 0;
@@ -15,15 +16,15 @@ squared_errors(const float* __restrict__ images, const float* __restrict__ targe
   __syncthreads();
   if (threadIdx.x == 0) {
     for (int warp = 1; warp < THREADS / 32; ++warp) sum += parts[warp];
-    errors[blockIdx.x] = sum;
+    errors[blockIdx.x] = weight * sum;
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 squared_errors_gradient(const float* __restrict__ images, const float* __restrict__ targets,
-                        const float* __restrict__ arriving, int size, float* gradient) {
+                        const float* __restrict__ arriving, float weight, int size, float* gradient) {
   const i64 first = i64(blockIdx.x) * size;
-  const float twice = 2 * arriving[blockIdx.x];
+  const float twice = 2 * weight * *arriving;
   for (int i = threadIdx.x; i < size; i += THREADS)
     gradient[first + i] = twice * (images[first + i] - targets[first + i]);
 }

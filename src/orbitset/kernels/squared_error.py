@@ -1,4 +1,4 @@
-"""Squared errors of images, forward and backward as one kernel each."""
+"""The squared error of images, forward and backward as one kernel each."""
 
 import ctypes
 import functools
@@ -17,32 +17,41 @@ def _kernel(name: Literal["squared_errors", "squared_errors_gradient"]) -> Kerne
     return Kernel(source("squared_error.cu", {"THREADS": _THREADS}), name, threads=_THREADS)
 
 
-class SquaredErrors(torch.autograd.Function):
-    """Sum of squared differences of each image to its target, (N,); targets get no gradient."""
+class SquaredError(torch.autograd.Function):
+    """Sum of squared differences of images to their targets, times a weight; targets get no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, targets: Tensor) -> Tensor:
+    def forward(ctx: Any, images: Tensor, targets: Tensor, weight: float) -> Tensor:
         images, targets = images.contiguous(), targets.contiguous()
         ctx.save_for_backward(images, targets)
+        ctx.weight = weight
         errors = torch.empty(len(images), device=images.device)
-        _launch("squared_errors", images, targets, errors)
-        return errors
+        _launch("squared_errors", images, targets, None, weight, errors)
+        return errors.sum()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, None, None]:
         images, targets = ctx.saved_tensors
         gradient = torch.empty_like(images)
-        _launch("squared_errors_gradient", images, targets, arriving.contiguous(), gradient)
-        return gradient, None
+        _launch("squared_errors_gradient", images, targets, arriving, ctx.weight, gradient)
+        return gradient, None, None
 
 
 def _launch(
-    name: Literal["squared_errors", "squared_errors_gradient"], images: Tensor, *others: Tensor
+    name: Literal["squared_errors", "squared_errors_gradient"],
+    images: Tensor,
+    targets: Tensor,
+    arriving: Tensor | None,
+    weight: float,
+    written: Tensor,
 ) -> None:
-    if len(images) == 0:
-        return
     device = images.device
-    *read, written = (pointer(t, torch.float32, device) for t in (images, *others))
     with torch.cuda.device(device):
-        _kernel(name)((len(images), 1), *read, ctypes.c_int(images[0].numel()), written)
+        _kernel(name)(
+            (len(images), 1),
+            *(pointer(t, torch.float32, device) for t in (images, targets, arriving)),
+            ctypes.c_float(weight),
+            ctypes.c_int(images[0].numel()),
+            pointer(written, torch.float32, device),
+        )

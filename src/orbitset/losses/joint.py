@@ -36,24 +36,25 @@ def reconstruction_loss(
     >>> reconstruction_loss(torch.ones(5, 1, 2, 2), torch.zeros(5, 1, 2, 2)).item()
     4.0
     """
+    return _weighted_error(images, targets, 1.0, reduction)
+
+
+def _weighted_error(images: Tensor, targets: Tensor, weight: float, reduction: Reduction) -> Tensor:
     if images.shape != targets.shape:
         raise ValueError(
             f"images have shape {tuple(images.shape)} but targets {tuple(targets.shape)}; "
             "give one target of the same size per image"
         )
     check_choice("reduction", reduction, get_args(Reduction))
-    squares_N = _squared_errors(images, targets)
-    return squares_N.mean() if reduction == "mean" else squares_N.sum()
-
-
-def _squared_errors(images: Tensor, targets: Tensor) -> Tensor:
     is_plain = images.dtype == targets.dtype == torch.float32 and not targets.requires_grad
-    if is_plain and kernels.serve(images, targets):
-        from orbitset.kernels.squared_error import SquaredErrors
+    if is_plain and len(images) and kernels.serve(images, targets):
+        from orbitset.kernels.squared_error import SquaredError
 
-        errors: Tensor = SquaredErrors.apply(images, targets)
-        return errors
-    return (images - targets).square().flatten(1).sum(1)
+        by_images = 1 / len(images) if reduction == "mean" else 1
+        error: Tensor = SquaredError.apply(images, targets, weight * by_images)
+        return error
+    squares_N = (images - targets).square().flatten(1).sum(1)
+    return weight * (squares_N.mean() if reduction == "mean" else squares_N.sum())
 
 
 def orbit_joint_loss(
@@ -87,40 +88,38 @@ def orbit_joint_loss(
         if triplets is None:
             raise ValueError("the discriminate term needs triplets; mine them from the codes")
         hinge = triplet_terms(codes, triplets, margin=margin, valid=valid, reduction=reduction)
+    by_discriminate, by_rectify = factors(codes, canonical, scale)
     return joined(
-        codes,
+        None if hinge is None else (discriminate_weight * by_discriminate * hinge[0], hinge[1]),
         rectified,
         canonical,
-        hinge,
-        discriminate_weight=discriminate_weight,
-        rectify_weight=rectify_weight,
-        scale=scale,
+        rectify_weight=rectify_weight * by_rectify,
         reduction=reduction,
     )
 
 
-def joined(
-    codes: Tensor,
-    rectified: Tensor | None,
-    canonical: Tensor,
-    hinge: tuple[Tensor, Tensor] | None,
-    *,
-    discriminate_weight: float,
-    rectify_weight: float,
-    scale: Scale,
-    reduction: Reduction,
-) -> JointLoss:
-    """`orbit_joint_loss` with the hinge and its active fraction at hand."""
+def factors(codes: Tensor, canonical: Tensor, scale: Scale) -> tuple[float, float]:
+    """What the discriminate and the rectify term are multiplied with, beside their weights."""
     check_choice("scale", scale, get_args(Scale))
     by_pixels, by_code = 1 / canonical.shape[1:].numel(), 1 / codes.shape[1]
-    if scale == "own-dimension":
-        by_pixels, by_code = by_code, by_pixels
-    discriminate = rectify = active = codes.new_zeros(())
-    if hinge is not None:
-        discriminate, active = discriminate_weight * by_pixels * hinge[0], hinge[1]
-    if rectify_weight:
-        if rectified is None:
-            raise ValueError("the rectify term needs the rectified images; pass model(images)[1]")
-        error = reconstruction_loss(rectified, canonical, reduction=reduction)
-        rectify = rectify_weight * by_code * error
-    return JointLoss(discriminate + rectify, discriminate, rectify, active)
+    return (by_pixels, by_code) if scale == "as-printed" else (by_code, by_pixels)
+
+
+def joined(
+    discriminate: tuple[Tensor, Tensor] | None,
+    rectified: Tensor | None,
+    canonical: Tensor,
+    *,
+    rectify_weight: float,
+    reduction: Reduction,
+) -> JointLoss:
+    """`orbit_joint_loss` with the weighted discriminate term and its active fraction at hand."""
+    if not rectify_weight:
+        term, active = discriminate or (canonical.new_zeros(()), canonical.new_zeros(()))
+        return JointLoss(term, term, torch.zeros_like(term), active)
+    if rectified is None:
+        raise ValueError("the rectify term needs the rectified images; pass model(images)[1]")
+    rectify = _weighted_error(rectified, canonical, rectify_weight, reduction)
+    if discriminate is None:
+        return JointLoss(rectify, *(torch.zeros_like(rectify), rectify, torch.zeros_like(rectify)))
+    return JointLoss(discriminate[0] + rectify, discriminate[0], rectify, discriminate[1])

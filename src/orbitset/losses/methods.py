@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orbitset.errors import ConfigError, check_choice
+from orbitset.kernels.streams import beside
 from orbitset.losses.exemplar import exemplar_loss
-from orbitset.losses.joint import Scale, joined, reconstruction_loss
+from orbitset.losses.joint import Scale, factors, joined, reconstruction_loss
 from orbitset.losses.mining import Variant, check_variant
 from orbitset.losses.triplet import REPLAYABLE, Reduction, mined_terms
 
@@ -70,9 +71,11 @@ class OrbitJoint(nn.Module):
         self.is_replayable = mining in REPLAYABLE
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
-        hinge = None
-        if self.discriminate_weight:
-            hinge = mined_terms(
+        canonical = batch.canonical
+        by_discriminate, by_rectify = factors(codes, canonical, self.scale)
+
+        def discriminate() -> tuple[Tensor, Tensor]:
+            hinge, active = mined_terms(
                 codes,
                 batch.orbits,
                 self.mining,
@@ -81,14 +84,13 @@ class OrbitJoint(nn.Module):
                 max_members=batch.max_members,
                 seed=batch.seed,
             )
+            return self.discriminate_weight * by_discriminate * hinge, active
+
         loss = joined(
-            codes,
+            beside(codes, discriminate) if self.discriminate_weight else None,
             rectified,
-            batch.canonical,
-            hinge,
-            discriminate_weight=self.discriminate_weight,
-            rectify_weight=self.rectify_weight,
-            scale=self.scale,
+            canonical,
+            rectify_weight=self.rectify_weight * by_rectify,
             reduction=self.reduction,
         )
         terms = {"loss": loss.total}

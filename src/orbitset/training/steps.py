@@ -5,6 +5,7 @@ any kernel of ours. On a GPU `ReplayedSteps` calls the same function with the ne
 what that launches and replays it: a CUDA graph, so that the host only says which orbits come next.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from orbitset import kernels
 from orbitset.errors import ConfigError
+from orbitset.kernels.streams import beside, mark_made, overlap
 from orbitset.training.monitors import Monitor
 
 Engine = Literal["auto", "reference", "fast"]
@@ -28,12 +30,14 @@ def train_step(
     use_bfloat16: bool,
 ) -> tuple[Mapping[str, Tensor], Tensor]:
     """Forward, loss, backward, update. Gives the loss terms and the codes."""
-    with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=use_bfloat16):
-        if loss.uses_rectified:
-            codes, rectified = network(batch.images)
-        else:
-            codes, rectified = network.encode(batch.images), None  # type: ignore[operator]
-    terms = loss(codes, batch, rectified)
+    with overlap():  # the batch is older than all that is made of it
+        with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=use_bfloat16):
+            if loss.uses_rectified:
+                codes, rectified = network(batch.images)
+            else:
+                codes, rectified = network.encode(batch.images), None  # type: ignore[operator]
+        terms = loss(codes, batch, rectified)
+        mark_made(terms["loss"])
     optimizer.zero_grad(set_to_none=True)
     terms["loss"].backward()
     optimizer.step()
@@ -66,7 +70,7 @@ class Steps:
         terms, codes = train_step(
             self.network, self.loss, self.optimizer, batch, use_bfloat16=self.use_bfloat16
         )
-        self.monitor.watch(terms)
+        beside(terms["loss"], lambda: self.monitor.watch(terms))
         return {name: value.detach() for name, value in terms.items()}, codes.detach()
 
 
@@ -82,16 +86,20 @@ class ReplayedSteps(Steps):
     """The same steps, recorded once for every size of batch and replayed.
 
     The first batch of a size is an ordinary step, which also warms everything up; the second is recorded.
+    While the GPU is at a step, the next batch is drawn on a stream beside it.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._recorded: dict[Any, _Recorded | None] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+        # of higher priority than the second stream, on which nothing waits for most of what is done
+        self._stream = torch.cuda.Stream(priority=-1)
+        self._drawing = torch.cuda.Stream()
+        self._ahead: tuple[int, Any] | None = None
 
     def __call__(self, index: int) -> Mapping[str, Tensor]:
-        drawn = self.batches.draw(index)
+        drawn = self._drawn(index)
         key = (drawn.orbits.shape, drawn.members.shape, drawn.members_per_orbit)
         if key not in self._recorded:
             self._recorded[key] = None
@@ -106,9 +114,23 @@ class ReplayedSteps(Steps):
             recorded = self._recorded[key] = _Recorded(self, drawn)
         recorded.drawn.orbits.copy_(drawn.orbits)
         recorded.drawn.members.copy_(drawn.members)
+        before = torch.cuda.current_stream().record_event()
         recorded.graph.replay()
+        self._draw_ahead(index + 1, before)
         self.monitor.count(recorded.codes)
         return recorded.terms
+
+    def _drawn(self, index: int) -> Any:
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead is not None and ahead[0] == index else self.batches.draw(index)
+
+    def _draw_ahead(self, index: int, after: torch.cuda.Event) -> None:
+        """Begins when the event has come; the current stream then waits for it."""
+        self._drawing.wait_event(after)
+        # what cannot be drawn is an error where it is asked for, and it may never be
+        with torch.cuda.stream(self._drawing), contextlib.suppress(Exception):
+            self._ahead = (index, self.batches.draw(index))
+        torch.cuda.current_stream().wait_stream(self._drawing)
 
 
 class _Recorded:
