@@ -24,7 +24,7 @@ from orbitset.orbits.affine import warp_reference
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile kernels with")
 _FACTORIES = (
-    layers.convolution, layers.weight_gradient, layers.pointwise, layers.sum_slabs,
+    layers.convolution, layers.weight_gradient, layers.pointwise, layers.sum_slabs, layers.first_gradient,
     layers.update_norms, layers.find_switches, code_norm._kernel, squared_error._kernel,
     triplets._kernel, warp._kernel, adam._kernel, packing._kernel,
 )  # fmt: skip

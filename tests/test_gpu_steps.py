@@ -81,7 +81,7 @@ def test_both_engines_give_the_same_losses_within_rounding(method):
             torch._foreach_copy_(precise, theirs)
         triples.append([taken(step)["loss"].clone() for taken in (fast, exact, reference)])
     found, truth, expected = (torch.stack(losses) for losses in zip(*triples, strict=True))
-    assert sum(recorded is not None for recorded in fast._recorded.values()) >= 2
+    assert sum(map(bool, fast._recorded.values())) >= 2
     assert relative_error(found, truth) <= 1.5 * relative_error(expected, truth) + 4e-3
     means, steps = monitor.state
     assert steps == 40

@@ -29,6 +29,8 @@ class EmulatedKernel:
     resident_blocks = 3
 
     def __init__(self, text, name, *, threads, shared_bytes=0):
+        if threads % 32:
+            raise ValueError(f"{name} has {threads} threads; whole warps are emulated")
         self.text, self.name, self.threads = text, name, threads
         self._run = None
 

@@ -9,7 +9,6 @@ Encoder outputs before batch norm are y[l], decoder outputs z[l]; the decoder's 
 """
 
 import contextlib
-import ctypes
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -17,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.encoders.fused_code import CodeLayer
-from orbitset.encoders.fused_launch import Launches, Pair, Source
+from orbitset.encoders.fused_finish import first_gradient, norm_gradients, sum_slabs, update_norms
+from orbitset.encoders.fused_launch import Launches, Pair, Source, aligned
 from orbitset.encoders.fused_plan import Plan, encoder_kinds, why_not_fused
 from orbitset.encoders.rectifying import RectifyingEncoder
 from orbitset.kernels import layers as kernels
-from orbitset.kernels.packing import MAX_LAYERS
 from orbitset.kernels.streams import Second, joined, mark_made
 
 
@@ -100,7 +99,7 @@ class _Decode(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_rectified: Tensor) -> tuple[None, None]:
         with _around(grad_rectified.device):
-            _held(ctx).decoder_backward(grad_rectified.contiguous())
+            _held(ctx).decoder_backward(aligned(grad_rectified))
         return None, None
 
 
@@ -118,7 +117,7 @@ class _Pass:
         self, plan: Plan, images: Tensor, uses_decoder: bool, image_gradient: bool = False
     ) -> None:
         self.plan, self.uses_decoder = plan, uses_decoder
-        self.images = images.float().contiguous()
+        self.images = aligned(images.float())
         self.grad_images = torch.empty_like(self.images) if image_gradient else None
         self.num = len(images)
         self.launch = Launches(plan, self.num)
@@ -153,7 +152,7 @@ class _Pass:
         )
         codes = self.code.encode()
         if not self.uses_decoder:
-            self._update_norms()
+            update_norms(self._norms(with_decoder=self.uses_decoder))
         return codes
 
     def decode(self) -> Tensor:
@@ -171,7 +170,7 @@ class _Pass:
         target = kernels.operand(rectified)
         source = self._decoder_input(0)
         self.launch.convolve(0, *source, "IMAGE", target, transposed=True, bias=model.decoder.bias)
-        self._update_norms()
+        update_norms(self._norms(with_decoder=self.uses_decoder))
         return rectified
 
     def decoder_backward(self, grad_rectified: Tensor) -> None:
@@ -213,7 +212,8 @@ class _Pass:
         has_decoded = self.grad_bias is not None
         grad, grad_code = self.code.backward(grad_codes, has_decoded=has_decoded)
         plan, last = self.plan, self.plan.depth - 1
-        apart = [layer for layer in range(1, plan.depth) if not plan.takes_both(layer)]
+        together = [layer for layer in range(1, plan.depth) if plan.takes_both(layer)]
+        apart = [layer for layer in range(1, plan.depth) if layer not in together]
         # made before the second stream catches up, since it writes them
         grad_weights = [
             torch.empty_like(conv.weight, memory_format=torch.channels_last) for conv in plan.convs
@@ -230,24 +230,35 @@ class _Pass:
                 self.second.catch_up()
                 with self.second.work():
                     self._weight_gradient(layer, kind, arriving)
-            leaving = self._empty(plan.sizes[layer], plan.widths[layer])
+                    if layer == apart[0]:
+                        self._sum_slabs(grad_weights, apart)
+            if layer == 1:
+                self.second.catch_up()
+                with self.second.work():
+                    self._sum_slabs(grad_weights, [other for other in together if other > 1])
+            gives_first = layer == 1 and plan.gives_first(self.grad_images is not None)
+            leaving = None if gives_first else self._empty(plan.sizes[layer], plan.widths[layer])
             target = kernels.operand(leaving, self.y[layer - 1], self._norm(layer - 1))
-            output = plan.encoder_output(layer)
-            self._convolve_back(layer, kind, arriving, output, target, transposed=True)
-            grad = leaving
-        with self.second.work():
-            self._sum_slabs(grad_weights, apart)
+            first = self._convolve_back(
+                *(layer, kind, arriving, plan.encoder_output(layer), target),
+                transposed=True,
+                first_input=self.images if leaving is None else None,
+            )
+            if leaving is not None:
+                grad = leaving
         self.second.catch_up()
         with self.second.work():
-            self._sum_slabs(
-                grad_weights, [layer for layer in range(1, plan.depth) if layer not in apart]
-            )
-            self._norm_gradients(norms, grad_norms)
-        kind = encoder_kinds(0)[1]
-        arriving = kernels.operand(grad, self.y[0], self._norm(0))
-        self._weight_gradient(0, kind, arriving)
-        self._sum_slabs(grad_weights, [0])
-        self._image_gradient(kind, arriving)
+            self._sum_slabs(grad_weights, [layer for layer in together if layer == 1])
+            norm_gradients(norms, grad_norms)
+        if first is not None:
+            weight = plan.convs[0].weight
+            first_gradient(weight, self._norm(0), first, self.slabs[0], grad_weights[0])
+        else:
+            kind = encoder_kinds(0)[1]
+            arriving = kernels.operand(grad, self.y[0], self._norm(0))
+            self._weight_gradient(0, kind, arriving)
+            self._sum_slabs(grad_weights, [0])
+            self._image_gradient(kind, arriving)
         own = 2 * plan.depth
         grads: list[Tensor | None] = [*grad_weights, *grad_norms[:own], *grad_code]
         if has_decoded:
@@ -263,15 +274,17 @@ class _Pass:
         target: kernels.Operand,
         *,
         transposed: bool,
-    ) -> None:
-        gives_weights = self.plan.takes_both(layer)
-        slabs = self.launch.convolve(
+        first_input: Tensor | None = None,
+    ) -> Tensor | None:
+        slabs, first_slabs = self.launch.convolve(
             *(layer, kind, arriving, output, target),
             transposed=transposed,
-            gives_weights=gives_weights,
+            gives_weights=self.plan.takes_both(layer),
+            first_input=first_input,
         )
         if slabs is not None:
             self.slabs[layer].append(slabs)
+        return first_slabs
 
     def _weight_gradient(self, layer: int, kind: kernels.Kind, arriving: kernels.Operand) -> None:
         pair = (self._encoder_input(layer), (kind, arriving))
@@ -319,52 +332,7 @@ class _Pass:
         )
 
     def _sum_slabs(self, grads: Sequence[Tensor], layers: Sequence[int]) -> None:
-        if not layers:
-            return
-        rows, first = [], 0
-        for layer in layers:
-            outputs, inputs = self.plan.convs[layer].weight.shape[:2]
-            slabs = self.slabs[layer]
-            rows.append(
-                kernels.Slabs(
-                    tuple(part.data_ptr() for part in slabs),
-                    tuple(len(part) for part in slabs),
-                    grads[layer].data_ptr(),
-                    *(inputs, outputs, slabs[0].shape[1], first),
-                )
-            )
-            first += -(-9 * inputs * outputs // 32)
-        table = (kernels.Slabs * MAX_LAYERS)(*rows)
-        kernel = kernels.sum_slabs(has_few_weights=0 in layers)
-        kernel((first, 1), table, ctypes.c_int(len(rows)))
-
-    def _update_norms(self) -> None:
-        norms = self._norms(with_decoder=self.uses_decoder)
-        rows = [
-            kernels.NormUpdate(
-                described,
-                norm.running_mean.data_ptr(),
-                norm.running_var.data_ptr(),
-                None,
-                None,
-                norm.num_features,
-                norm.momentum,
-            )
-            for norm, described in norms
-        ]
-        self._finish_norms(rows, has_gradient=False)
-        torch._foreach_add_([norm.num_batches_tracked for norm, _ in norms], 1)
-
-    def _norm_gradients(
-        self, norms: Sequence[tuple[Any, kernels.Norm]], grads: Sequence[Tensor]
-    ) -> None:
-        rows = [
-            kernels.NormUpdate(
-                described, None, None, gamma.data_ptr(), beta.data_ptr(), norm.num_features, 0
-            )
-            for (norm, described), gamma, beta in zip(norms, grads[::2], grads[1::2], strict=True)
-        ]
-        self._finish_norms(rows, has_gradient=True)
+        sum_slabs([(self.slabs[layer], grads[layer]) for layer in layers])
 
     def _norms(self, *, with_decoder: bool) -> list[tuple[Any, kernels.Norm]]:
         depth = self.plan.depth
@@ -375,7 +343,3 @@ class _Pass:
                 for layer in range(1, depth + 1)
             ]
         return used
-
-    def _finish_norms(self, rows: Sequence[kernels.NormUpdate], *, has_gradient: bool) -> None:
-        table = (kernels.NormUpdate * kernels.MAX_NORMS)(*rows)
-        kernels.update_norms()((len(rows), 1), table, ctypes.c_int(has_gradient))

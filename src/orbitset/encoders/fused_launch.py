@@ -31,26 +31,29 @@ class Launches:
         transposed: bool,
         bias: Tensor | None = None,
         gives_weights: bool = False,
-    ) -> Tensor | None:
-        """Sums to add up for the weights' gradient, if it is to give those."""
+        first_input: Tensor | None = None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Sums to add up for the weights' gradient, if it is to give those, and with the first layer's input
+        those for that layer's (2 x 16 x 16), if the result is the gradient of its activations."""
         inputs, outputs = self._channels(layer)
         if transposed:
             inputs, outputs = outputs, inputs
         layout = (self.plan.sizes[layer], inputs, outputs, kind, output)
         shape = kernels.convolution_shape(*layout, gives_weights=gives_weights, images=self.num)
-        kernel = kernels.convolution(*layout, shape, gives_weights)
+        kernel = kernels.convolution(*layout, shape, gives_weights, first_input is not None)
         blocks = min(self._tiles(self.plan.sizes[layer], shape.pixels), kernel.resident_blocks)
         slabs = self._slabs(layer, blocks) if gives_weights else None
+        first_slabs = None if first_input is None else first_input.new_empty(blocks, 2, 256)
         kernel(
             (blocks, 1),
             source,
-            ctypes.c_void_p(self.weights[2 * layer + transposed].data_ptr()),
+            address(self.weights[2 * layer + transposed]),
             target,
-            ctypes.c_void_p(None if bias is None else bias.data_ptr()),
+            address(bias),
             ctypes.c_int(self.num),
-            ctypes.c_void_p(None if slabs is None else slabs.data_ptr()),
+            *map(address, (slabs, first_input, first_slabs)),
         )
-        return slabs
+        return slabs, first_slabs
 
     def weight_gradient(self, layer: int, encoder: Pair, decoder: Pair | None) -> Tensor:
         """Of the encoder's layer and, where there is a decoder, the one tied to it: sums to add up."""
@@ -117,3 +120,13 @@ class Launches:
     def _tiles(self, size: int, pixels: int) -> int:
         images, rows, columns = kernels.tile(size, pixels)
         return -(-self.num // images) * (size // rows) * (size // columns)
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """As kernels read images: without gaps, and in whole groups of 16 bytes."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+def address(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

@@ -127,6 +127,11 @@ class Plan:
         own = (size, outputs, inputs, encoder_kinds(layer)[1], self.encoder_output(layer))
         return kernels.can_give_weights(*own) and kernels.can_give_weights(*back)
 
+    def gives_first(self, image_gradient: bool) -> bool:
+        """Whether the kernel of the second layer's gradients gives that of the first layer's weights too."""
+        takes_both = self.takes_both(0) and self.takes_both(1)
+        return takes_both and self.widths[1] == 16 and not image_gradient
+
     def prepare(self, num: int, uses_decoder: bool, image_gradient: bool) -> None:
         """Compile the kernels of all layers at once, before the first of them is needed."""
         key = (num >= kernels.MANY_IMAGES, uses_decoder, image_gradient)
@@ -143,7 +148,7 @@ class Plan:
             inputs, outputs = (max(16, width) for width in self.widths[layer : layer + 2])
             into, out_of = encoder_kinds(layer)
             decoder = self.decoder_kinds(layer) if uses_decoder else None
-            takes_both = self.takes_both(layer)
+            takes_both, gives_first = self.takes_both(layer), self.gives_first(image_gradient)
             ahead: list[_Convolution] = [(inputs, outputs, into, "STATS")]
             back: list[_Convolution] = []
             if layer:
@@ -158,9 +163,12 @@ class Plan:
                 shape = kernels.convolution_shape(
                     size, *convolution, gives_weights=gives_weights, images=num
                 )
-                plan = kernels.convolution_plan(size, *convolution, shape, gives_weights)
+                with_first = gives_first and layer == 1 and convolution == back[0]
+                plan = kernels.convolution_plan(
+                    size, *convolution, shape, gives_weights, with_first
+                )
                 sources.append(plan[1])
-            if not takes_both or layer == 0:
+            if not (gives_first if layer == 0 else takes_both):
                 tied = None if takes_both else decoder
                 cut = kernels.gradient_shape(
                     size, inputs, outputs, into, is_tied=tied is not None, images=num

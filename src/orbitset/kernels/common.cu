@@ -44,7 +44,7 @@ enum Kind {
   ACT_SWITCH, // the same, but in one cell of the window, with zeros in the others
   GRAD,       // gradient of y from that of relu(norm(y))
   GRAD_POOL,  // the same from that of its pooled maxima
-  IM2COL,     // the 3x3 surroundings of each pixel of a float image as 16 channels, the last 7 zero
+  IM2COL,     // the 3x3 surroundings of each pixel of a float image as nine channels, a one and six zeros
 };
 
 // What becomes of a kernel's output.
@@ -304,11 +304,11 @@ __device__ void add_sums(u8* shared, const Sums& sums, double* to) {
   }
 }
 
-// Finish 8 channels of one output pixel: mask and sum as OUTPUT asks, and store. `at` is its first channel's place,
-// `wide` that of its window's first cell in a tensor with twice as many rows and columns.
+// 8 channels of one output pixel, masked and summed as OUTPUT asks. `at` is its first channel's place, `wide` that of
+// its window's first cell in a tensor with twice as many rows and columns.
 template <Output OUTPUT, int CHANNELS, int SIZE>
-__device__ __forceinline__ void finish(const Operand& to, uint4 v, const float (&scale)[8], const float (&shift)[8],
-                                       Sums& sums, i64 at, i64 wide) {
+__device__ __forceinline__ uint4 finished(const Operand& to, uint4 v, const float (&scale)[8], const float (&shift)[8],
+                                          Sums& sums, i64 at, i64 wide) {
   if constexpr (OUTPUT == STATS) {
     sums.add(v, v);
   } else if constexpr (OUTPUT == MASK || is_half(OUTPUT)) {
@@ -335,5 +335,5 @@ __device__ __forceinline__ void finish(const Operand& to, uint4 v, const float (
     }
     sums.add(v, best);
   }
-  store16(const_cast<void*>(to.values), at, v);
+  return v;
 }

@@ -61,8 +61,50 @@ struct WeightGradient<0> {
   __device__ void write(u8*, float*) {}
 };
 
+// Where the result is the gradient of the first layer's activations, that of its weights too, if that is asked for; the result
+// is not stored then. What batch norm adds to the gradient of a layer's output is known only when the whole result is, but it
+// is linear in what is known of each pixel: sums of the products of the image's 3x3 surroundings, once with the result
+// and once with themselves, are enough (`first_gradient` of finish_step.cu).
+template <int WARPS>
+struct FirstLayer {
+  typedef Tile<IM2COL, 16, 16, SIZE, ROWS, COLUMNS, IMAGES, 0, WARPS * 32> Surroundings;
+  typedef Tile<RAW, OUT, OUT, SIZE, ROWS, COLUMNS, IMAGES, 0, WARPS * 32> Result;
+  template <typename Other> using By = Products<Surroundings, Other, ROWS, COLUMNS, IMAGES, 1, 2, WARPS, true>;
+  static_assert(WARPS > 0 && OUT == 16 && OUTPUT == MASK, "the first layer has 16 channels");
+  float acc[2][1][2][4] = {};
+
+  static __device__ __forceinline__ void fetch(u8* buffers, const float* image, int n0, int h0, int w0, int images) {
+    Surroundings::fetch(nullptr, buffers + FIRST_AT + Surroundings::BYTES, Operand{image}, 0, n0, h0, w0, images);
+  }
+  static __device__ __forceinline__ void convert(u8* buffers, int n0, int h0, int w0, int images) {
+    u8* const own = buffers + FIRST_AT;
+    Surroundings::convert(own, own + Surroundings::BYTES, Operand{}, nullptr, 0, n0, h0, w0, images);
+  }
+  __device__ __forceinline__ void add(u32 result, u32 surroundings) {
+    const int warp = threadIdx.x / 32;
+    By<Result>::add(acc[0], surroundings, result, 0, 0, warp);
+    By<Surroundings>::add(acc[1], surroundings, surroundings, 0, 0, warp);
+  }
+  __device__ __forceinline__ void write(u8* buffers, float* slabs) {
+    __syncthreads();
+#pragma unroll
+    for (int which = 0; which < 2; ++which)
+      write_slab<1, 2, 1, 1, WARPS>(acc[which], reinterpret_cast<float*>(buffers), slabs + (i64(blockIdx.x) * 2 + which) * 256, 16,
+                                    16, 0, 0);
+  }
+};
+
+template <>
+struct FirstLayer<0> {
+  static __device__ void fetch(u8*, const float*, int, int, int, int) {}
+  static __device__ void convert(u8*, int, int, int, int) {}
+  __device__ void add(u32, u32) {}
+  __device__ void write(u8*, float*) {}
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, const float* bias, int images, float* slabs) {
+NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, const float* bias, int images, float* slabs,
+     const float* first_input, float* first_slabs) {
   extern __shared__ __align__(16) u8 buffers[];
   __shared__ __align__(16) float in_coefs[KIND == RAW || KIND == IM2COL ? 4 : 4 * IN];
   __shared__ __align__(16) float out_coefs[is_masked(OUTPUT) ? 4 * OUT : 4];
@@ -91,12 +133,14 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
 
   Sums sums;
   WeightGradient<GIVES_WEIGHTS ? THREADS / 32 : 0> own_weights;
+  FirstLayer<GIVES_FIRST ? THREADS / 32 : 0> first_layer;
   typedef Place<SIZE, ROWS, COLUMNS, IMAGES> Start;
   u8* const extra = buffers + BUFFERS * BUFFER_BYTES;
   auto fetch = [&](int tile, u8* into) {
     const Start at(tile);
     Input::fetch(into, extra, from, 0, at.n0, at.h0, at.w0, images);
     own_weights.fetch(into, extra, to, at.n0, at.h0, at.w0, images);
+    first_layer.fetch(buffers, first_input, at.n0, at.h0, at.w0, images);
   };
   const int tiles = Start::count(images);
   u8* shared = buffers;
@@ -108,6 +152,7 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
     wait_for_copies();
     Input::convert(shared, extra, from, in_coefs, 0, n0, h0, w0, images);
     own_weights.convert(shared, extra, to, out_coefs, n0, h0, w0, images);
+    first_layer.convert(buffers, n0, h0, w0, images);
     __syncthreads();
     if (IS_AHEAD && tile + gridDim.x < tiles)
       fetch(tile + gridDim.x, shared == buffers ? buffers + BUFFER_BYTES : buffers);
@@ -206,9 +251,15 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
           }
           v = packed(f);
         }
-        finish<OUTPUT, OUT, SIDE>(to, v, scale, shift, sums, at,
-                                  first_wide + ((image * 2 * SIZE + row * 2) * 2 * SIZE + column * 2) * OUT);
+        const i64 wide = first_wide + ((image * 2 * SIZE + row * 2) * 2 * SIZE + column * 2) * OUT;
+        v = finished<OUTPUT, OUT, SIDE>(to, v, scale, shift, sums, at, wide);
+        if constexpr (GIVES_FIRST) *reinterpret_cast<uint4*>(shared + Staged::offset(pixel, group)) = v;
+        else store16(const_cast<void*>(to.values), at, v);
       });
+    }
+    if constexpr (GIVES_FIRST) {
+      __syncthreads();
+      first_layer.add(base, shared_address(buffers + FIRST_AT));
     }
     if (IS_AHEAD) shared = shared == buffers ? buffers + BUFFER_BYTES : buffers;
     else __syncthreads();
@@ -216,4 +267,5 @@ NAME(const Operand from, const uint4* __restrict__ weights, const Operand to, co
   if constexpr (OUTPUT == STATS) add_sums<OUT, THREADS>(buffers, sums, to.norm.sums);
   if constexpr (is_masked(OUTPUT)) add_sums<OUT, THREADS>(buffers, sums, to.norm.grad_sums);
   own_weights.write(buffers, slabs);
+  first_layer.write(buffers, first_slabs);
 }

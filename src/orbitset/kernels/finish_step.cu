@@ -13,31 +13,52 @@ struct AllSlabs {
   Slabs layers[MAX_LAYERS];
 };
 
-constexpr int ACROSS = 32;
+constexpr int ACROSS = 32, EACH = 4, WIDTH = ACROSS * EACH;
 
 extern "C" __global__ void __launch_bounds__(ACROSS * DOWN) sum_slabs(const AllSlabs all, int num_layers) {
-  __shared__ float parts[DOWN][ACROSS];
+  __shared__ __align__(16) float parts[DOWN][WIDTH];
   int layer = 0;
   while (layer + 1 < num_layers && int(blockIdx.x) >= all.layers[layer + 1].first_block) ++layer;
   const Slabs& s = all.layers[layer];
-  const int x = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
-  const int element = (blockIdx.x - s.first_block) * ACROSS + x;
-  const bool inside = element < 9 * s.in * s.out;
-  float sum = 0;
-  if (inside)
+  const int x = threadIdx.x % ACROSS * EACH, y = threadIdx.x / ACROSS;
+  const int first = (blockIdx.x - s.first_block) * WIDTH, count = 9 * s.in * s.out;  // whole groups of EACH
+  float4 sum = make_float4(0, 0, 0, 0);
+  if (first + x < count)
     for (int from = 0; from < 2; ++from) {
-      const float* slabs = s.slabs[from] + element;
+      const float* slabs = s.slabs[from] + first + x;
 #pragma unroll 8
-      for (int k = y; k < s.counts[from]; k += DOWN) sum += slabs[i64(k) * s.stride];
+      for (int k = y; k < s.counts[from]; k += DOWN) {
+        const float4 more = __ldg(reinterpret_cast<const float4*>(slabs + i64(k) * s.stride));
+        sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+      }
     }
-  parts[y][x] = sum;
+  *reinterpret_cast<float4*>(&parts[y][x]) = sum;
   __syncthreads();
-  if (y > 0 || !inside) return;
-  sum = 0;
+  const int element = first + threadIdx.x;
+  if (threadIdx.x >= WIDTH || element >= count) return;
+  float total = 0;
 #pragma unroll
-  for (int k = 0; k < DOWN; ++k) sum += parts[k][x];
+  for (int k = 0; k < DOWN; ++k) total += parts[k][threadIdx.x];
   const int out = element % s.out, in = element / s.out % s.in, tap = element / s.out / s.in;
-  s.gradient[(out * 9 + tap) * s.in + in] = sum;
+  s.gradient[(out * 9 + tap) * s.in + in] = total;
+}
+
+// The first layer's weights, from sums of [channel][tap] each: of the decoder's layer tied to it, where there is one; of the
+// image's surroundings times the gradient of the layer's activations; and of the surroundings times themselves, the tenth
+// of which is a one. The gradient of its output is `scale` times that of its activations and `by_y` times the output, which
+// is a product of weights with surroundings, and a constant.
+extern "C" __global__ void __launch_bounds__(160)
+first_gradient(const Norm norm, const float* weights, const float* decoder, const float* by_gradient, const float* by_surroundings,
+               float* gradient) {
+  const int channel = threadIdx.x / 9, tap = threadIdx.x % 9;
+  if (channel >= 16) return;
+  const Coefficients c = coefficients<true>(norm, channel, 16);
+  float by_output = 0;
+#pragma unroll
+  for (int k = 0; k < 9; ++k)
+    by_output = fmaf(low(pack(weights[channel * 9 + k], 0.f)), by_surroundings[tap * 9 + k], by_output);
+  const float rest = fmaf(c.by_y, by_output, c.constant * by_surroundings[9 * 9 + tap]);
+  gradient[threadIdx.x] = (decoder ? decoder[threadIdx.x] : 0.f) + fmaf(c.scale, by_gradient[threadIdx.x], rest);
 }
 
 struct NormUpdate {

@@ -109,7 +109,7 @@ class GradientShape:
 
 
 def operand(
-    values: Tensor,
+    values: Tensor | None,
     pre: Tensor | None = None,
     norm: Norm | None = None,
     switches: Tensor | None = None,
@@ -188,6 +188,8 @@ def _tile_bytes(
 ) -> tuple[int, int]:
     """`Tile::BYTES` and `Tile::EXTRA` of tile.cu."""
     images, rows, columns = tile_shape
+    if kind == "IM2COL":
+        return images * rows * columns * _pitch(channels), 4 * images * (rows + 2) * (columns + 8)
     high, wide = rows + 2 * halo, columns + 2 * halo
     places = {"ACT_POOL": 3, "GRAD": 1}.get(kind, 0) * images * high * wide
     if kind == "GRAD_POOL":
@@ -216,6 +218,7 @@ def convolution_plan(
     output: Output,
     shape: ConvolutionShape,
     gives_weights: bool = False,
+    gives_first: bool = False,
 ) -> tuple[str, str, int, int]:
     """Name, source, threads and bytes of shared memory."""
     cut = images, rows, columns = tile(size, shape.pixels)
@@ -227,16 +230,19 @@ def convolution_plan(
     if gives_weights:
         still, still_extra = _tile_bytes(_MASKED_BY[output], outputs, cut, 0)
         buffer, extra = buffer + still, extra + still_extra
-    shared = max(shape.buffers * buffer + extra, 16 * threads * 4)
+    first_at = shape.buffers * buffer + extra
+    surroundings = sum(_tile_bytes("IM2COL", 16, cut, 0)) if gives_first else 0
+    shared = max(first_at + surroundings, 16 * threads * 4)
     constants = {
         "IN": inputs, "OUT": outputs, "SIZE": size, "ROWS": rows, "COLUMNS": columns,
         "IMAGES": images, "TAPS": taps, "MT": shape.mt, "NT": shape.nt, "WARPS_M": warps_m,
         "WARPS_N": warps_n, "MIN_BLOCKS": shape.min_blocks, "BUFFERS": shape.buffers,
         "BUFFER_BYTES": buffer, "KIND": kind, "OUTPUT": output, "STILL_AT": still_at,
-        "GIVES_WEIGHTS": int(gives_weights),
+        "GIVES_WEIGHTS": int(gives_weights), "GIVES_FIRST": int(gives_first),
+        "FIRST_AT": first_at,
     }  # fmt: skip
     name = f"convolution_{size}px_{inputs}_to_{outputs}_{kind}_{output}"
-    name += "_and_weights" * gives_weights
+    name += "_and_weights" * gives_weights + "_and_first" * gives_first
     return name, _checked("convolution.cu", constants, name), threads, shared
 
 
@@ -249,8 +255,9 @@ def convolution(
     output: Output,
     shape: ConvolutionShape,
     gives_weights: bool = False,
+    gives_first: bool = False,
 ) -> Kernel:
-    plan = convolution_plan(size, inputs, outputs, kind, output, shape, gives_weights)
+    plan = convolution_plan(size, inputs, outputs, kind, output, shape, gives_weights, gives_first)
     name, text, threads, shared = plan
     return Kernel(text, name, threads=threads, shared_bytes=shared)
 
@@ -330,10 +337,15 @@ def find_switches(size: int, channels: int) -> Kernel:
 
 
 @functools.cache
-def sum_slabs(*, has_few_weights: bool) -> Kernel:
-    """Of layers with few weights there are many slabs, which more threads then share."""
-    down = 32 if has_few_weights else 8
+def sum_slabs(*, has_many: bool) -> Kernel:
+    """Many slabs, as there are of layers with few weights, are shared by more threads."""
+    down = 32 if has_many else 8
     return Kernel(finish_step_source(down), "sum_slabs", threads=32 * down)
+
+
+@functools.cache
+def first_gradient() -> Kernel:
+    return Kernel(finish_step_source(), "first_gradient", threads=160)
 
 
 @functools.cache

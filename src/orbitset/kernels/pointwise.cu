@@ -43,8 +43,9 @@ NAME(const Operand from, const Operand to, int images) {
         v = gradient(v, load16(from.pre, i64(pixel) * CHANNELS + group * 8), scale, by_y, constant);
     }
     const i64 wide = (i64(n) * 2 * SIZE + 2 * h) * 2 * SIZE + 2 * w;
-    finish<OUTPUT, CHANNELS, SIZE>(to, v, out_scale, out_shift, sums, i64(pixel) * CHANNELS + group * 8,
-                                   wide * CHANNELS + group * 8);
+    const i64 at = i64(pixel) * CHANNELS + group * 8;
+    v = finished<OUTPUT, CHANNELS, SIZE>(to, v, out_scale, out_shift, sums, at, wide * CHANNELS + group * 8);
+    store16(const_cast<void*>(to.values), at, v);
   }
   if constexpr (OUTPUT == STATS) add_sums<CHANNELS, THREADS>(scratch, sums, to.norm.sums);
   if constexpr (OUTPUT == MASK_POOL) add_sums<CHANNELS, THREADS>(scratch, sums, to.norm.grad_sums);

@@ -11,7 +11,7 @@ CONVOLUTIONS: dict[tuple[int, int, int, str, str], tuple[Convolution, Convolutio
     (64, 16, 16, "ACT", "IMAGE"): ((512, 8, 2, 4, 2), (512, 8, 2, 4, 2)),
     (64, 16, 16, "ACT", "STATS"): ((256, 8, 2, 6, 2), (512, 8, 2, 3, 2)),
     (64, 16, 16, "ACT_UP", "STATS"): ((512, 8, 2, 4, 2), (512, 8, 2, 4, 2)),
-    (64, 16, 16, "IM2COL", "STATS"): ((128, 4, 2, 4, 2), (128, 4, 2, 5, 1)),
+    (64, 16, 16, "IM2COL", "STATS"): ((256, 8, 2, 4, 2), (256, 8, 2, 4, 2)),
     (32, 16, 32, "ACT_POOL", "STATS"): ((256, 8, 2, 3, 2), (256, 8, 2, 3, 2)),
     (32, 32, 16, "ACT", "STATS"): ((512, 4, 2, 2, 1), (256, 4, 2, 3, 2)),
     (32, 32, 32, "ACT", "STATS"): ((256, 8, 2, 4, 1), (256, 8, 2, 3, 2)),
@@ -35,9 +35,9 @@ CONVOLUTIONS: dict[tuple[int, int, int, str, str], tuple[Convolution, Convolutio
 }
 # The same, of those that give their weights' gradient too
 BOTH_GRADIENTS: dict[tuple[int, int, int, str, str], tuple[Convolution, Convolution]] = {
-    (64, 16, 16, "GRAD_POOL", "MASK"): ((256, 8, 2, 3, 2), (512, 8, 2, 2, 2)),
+    (64, 16, 16, "GRAD_POOL", "MASK"): ((256, 8, 2, 3, 2), (256, 8, 2, 4, 2)),
     (64, 16, 16, "GRAD", "SUM_MASK"): ((256, 4, 2, 3, 2), (256, 4, 2, 3, 2)),
-    (64, 16, 16, "IM2COL", "MASK"): ((128, 4, 2, 3, 2), (512, 8, 2, 5, 1)),
+    (64, 16, 16, "IM2COL", "MASK"): ((512, 8, 2, 5, 1), (256, 8, 2, 8, 1)),
     (32, 32, 32, "GRAD_POOL", "MASK"): ((256, 8, 2, 2, 2), (256, 8, 2, 2, 2)),
     (32, 32, 32, "GRAD", "SUM_MASK"): ((256, 4, 4, 2, 2), (128, 4, 2, 3, 2)),
     (32, 32, 16, "GRAD", "MASK_POOL"): ((256, 4, 2, 2, 2), (128, 4, 2, 5, 1)),

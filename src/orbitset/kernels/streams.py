@@ -84,15 +84,39 @@ def beside(tensor: Tensor, work: Callable[[], Result]) -> Result:
 
     The work may read the tensor and what is older. Its gradient is taken beside that of the others too.
     """
-    made, version = getattr(tensor, _MADE, (None, None))
-    if made is None or version != tensor._version:
+    if not _is_marked(tensor):
         return work()
-    second = Second(tensor.device)
-    second.catch_up(made)
     first = torch.cuda.current_stream(tensor.device)
-    with joined(tensor.device), second.work():
-        tensor.record_stream(torch.cuda.current_stream(tensor.device))
-        result = work()
+    with joined(tensor.device):
+        result = _done_beside(tensor, work)
     for made_there in result if isinstance(result, tuple) else ():
         made_there.record_stream(first)
     return result
+
+
+@contextlib.contextmanager
+def meanwhile(tensor: Tensor, work: Callable[[], None]) -> Iterator[None]:
+    """`work` is done beside what is started within, at the end of which it is waited for.
+
+    It may read the tensor and what is older, as `beside`, all of which must be held until then.
+    """
+    if not _is_marked(tensor):
+        work()
+        yield
+        return
+    with joined(tensor.device):
+        _done_beside(tensor, work)
+        yield
+
+
+def _is_marked(tensor: Tensor) -> bool:
+    made, version = getattr(tensor, _MADE, (None, None))
+    return made is not None and version == tensor._version
+
+
+def _done_beside(tensor: Tensor, work: Callable[[], Result]) -> Result:
+    second = Second(tensor.device)
+    second.catch_up(getattr(tensor, _MADE)[0])
+    with second.work():
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        return work()

@@ -59,7 +59,9 @@ struct Tile {
   static constexpr int HIGH = IS_POOLED ? ROWS / 2 + 2 * HALO : HEIGHT, DOWN = IMAGES * HIGH;
   static constexpr int ACROSS = COLUMNS / CELL, WIDE = ACROSS + 2 * HALO;
   static constexpr int PLACES = DOWN * WIDE * GROUPS;
-  static constexpr int EXTRA = 16 * PLACES * (KIND == ACT_POOL ? 3 : KIND == GRAD || KIND == GRAD_POOL ? 1 : 0);
+  static constexpr int MARGIN = 4, IMAGE_WIDTH = COLUMNS + 2 * MARGIN;  // of an image whose surroundings are wanted: 16 bytes aside
+  static constexpr int EXTRA = KIND == IM2COL ? 4 * IMAGES * (ROWS + 2) * IMAGE_WIDTH
+                                              : 16 * PLACES * (KIND == ACT_POOL ? 3 : KIND == GRAD || KIND == GRAD_POOL ? 1 : 0);
   static constexpr bool HAS_RIM = HALO > 0 && COLUMNS < SIZE;  // else what lies to both sides is outside
   static_assert(THREADS % GROUPS == 0, "a thread keeps to its channels");
   static_assert(ACROSS * GROUPS % THREADS == 0 || THREADS % (ACROSS * GROUPS) == 0, "threads cover whole rows");
@@ -131,7 +133,10 @@ struct Tile {
 
   static __device__ void fetch(u8* shared, u8* extra, const Operand& from, int first_channel, int n0, int h0, int w0,
                                int images) {
-    if constexpr (KIND == IM2COL) return;
+    if constexpr (KIND == IM2COL) {
+      fetch_image(extra, from, n0, h0, w0, images);
+      return;
+    }
     const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
     extra += group * 16;
     // gradients of pooled maxima lie in a tensor half as large, as what is un-pooled does
@@ -161,7 +166,7 @@ struct Tile {
   static __device__ void convert(u8* shared, u8* extra, const Operand& from, const float* coefs, int first_channel,
                                  int n0, int h0, int w0, int images) {
     if constexpr (KIND == IM2COL) {
-      convert_im2col(shared, from, n0, h0, w0, images);
+      convert_im2col(shared, extra, n0, h0, w0, images);
       return;
     }
     const int group = threadIdx.x % GROUPS, channel = first_channel + group * 8;
@@ -211,23 +216,35 @@ struct Tile {
     }
   }
 
-  static __device__ void convert_im2col(u8* shared, const Operand& from, int n0, int h0, int w0, int images) {
-    static_assert(KIND != IM2COL || (SLICE == 16 && HALO == 0 && WIDTH == COLUMNS), "nine values fit into 16 channels");
+  static __device__ void fetch_image(u8* extra, const Operand& from, int n0, int h0, int w0, int images) {
+    constexpr int PARTS = IMAGE_WIDTH / 4;
     const float* image = reinterpret_cast<const float*>(from.values);
+    for (int part = threadIdx.x; part < IMAGES * (ROWS + 2) * PARTS; part += THREADS) {
+      const int line = part / PARTS, n = n0 + line / (ROWS + 2);
+      const int h = h0 + line % (ROWS + 2) - 1, w = w0 + part % PARTS * 4 - MARGIN;
+      if (n < images && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE))
+        copy16(extra + part * 16, reinterpret_cast<const u16*>(image + (i64(n) * SIZE + h) * SIZE + w));
+    }
+  }
+  // Of pixels that other threads have fetched.
+  static __device__ void convert_im2col(u8* shared, const u8* extra, int n0, int h0, int w0, int images) {
+    static_assert(KIND != IM2COL || (SLICE == 16 && HALO == 0 && WIDTH == COLUMNS), "nine values fit into 16 channels");
+    __syncthreads();
 #pragma unroll 2
     for (int pixel = threadIdx.x; pixel < PIXELS; pixel += THREADS) {
-      int n = n0 + pixel / (HEIGHT * WIDTH), place = pixel % (HEIGHT * WIDTH);
-      int h = h0 + place / WIDTH, w = w0 + place % WIDTH;
+      const int image = pixel / (ROWS * COLUMNS), row = pixel / COLUMNS % ROWS, column = pixel % COLUMNS;
+      const float* first = reinterpret_cast<const float*>(extra) + (image * (ROWS + 2) + row) * IMAGE_WIDTH + column + MARGIN - 1;
+      const bool is_image = n0 + image < images;
       float f[9];
 #pragma unroll
       for (int tap = 0; tap < 9; ++tap) {
-        int hh = h + tap / 3 - 1, ww = w + tap % 3 - 1;
-        bool inside = n < images && unsigned(hh) < unsigned(SIZE) && unsigned(ww) < unsigned(SIZE);
-        f[tap] = inside ? __ldg(image + (i64(n) * SIZE + hh) * SIZE + ww) : 0.f;
+        const int h = h0 + row + tap / 3 - 1, w = w0 + column + tap % 3 - 1;
+        const bool is_inside = is_image && unsigned(h) < unsigned(SIZE) && unsigned(w) < unsigned(SIZE);
+        f[tap] = is_inside ? first[tap / 3 * IMAGE_WIDTH + tap % 3] : 0.f;
       }
       *reinterpret_cast<uint4*>(shared + Shared::offset(pixel, 0)) =
           make_uint4(pack(f[0], f[1]), pack(f[2], f[3]), pack(f[4], f[5]), pack(f[6], f[7]));
-      *reinterpret_cast<uint4*>(shared + Shared::offset(pixel, 1)) = make_uint4(pack(f[8], 0.f), 0, 0, 0);
+      *reinterpret_cast<uint4*>(shared + Shared::offset(pixel, 1)) = make_uint4(pack(f[8], is_image ? 1.f : 0.f), 0, 0, 0);
     }
   }
 };

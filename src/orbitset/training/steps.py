@@ -7,7 +7,7 @@ what that launches and replays it: a CUDA graph, so that the host only says whic
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from orbitset import kernels
 from orbitset.errors import ConfigError
-from orbitset.kernels.streams import beside, mark_made, overlap
+from orbitset.kernels.streams import mark_made, meanwhile, overlap
 from orbitset.training.monitors import Monitor
 
 Engine = Literal["auto", "reference", "fast"]
@@ -28,8 +28,9 @@ def train_step(
     batch: Any,
     *,
     use_bfloat16: bool,
+    watch: Callable[[Mapping[str, Tensor]], None] = lambda terms: None,
 ) -> tuple[Mapping[str, Tensor], Tensor]:
-    """Forward, loss, backward, update. Gives the loss terms and the codes."""
+    """Forward, loss, backward, update. Gives the loss terms, which may be watched, and the codes."""
     with overlap():  # the batch is older than all that is made of it
         with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=use_bfloat16):
             if loss.uses_rectified:
@@ -38,9 +39,10 @@ def train_step(
                 codes, rectified = network.encode(batch.images), None  # type: ignore[operator]
         terms = loss(codes, batch, rectified)
         mark_made(terms["loss"])
-    optimizer.zero_grad(set_to_none=True)
-    terms["loss"].backward()
-    optimizer.step()
+    with meanwhile(terms["loss"], lambda: watch(terms)):
+        optimizer.zero_grad(set_to_none=True)
+        terms["loss"].backward()
+        optimizer.step()
     return terms, codes
 
 
@@ -68,9 +70,10 @@ class Steps:
 
     def _run(self, batch: Any) -> tuple[Mapping[str, Tensor], Tensor]:
         terms, codes = train_step(
-            self.network, self.loss, self.optimizer, batch, use_bfloat16=self.use_bfloat16
+            *(self.network, self.loss, self.optimizer, batch),
+            use_bfloat16=self.use_bfloat16,
+            watch=self.monitor.watch,
         )
-        beside(terms["loss"], lambda: self.monitor.watch(terms))
         return {name: value.detach() for name, value in terms.items()}, codes.detach()
 
 
@@ -83,65 +86,95 @@ class ReferenceSteps(Steps):
 
 
 class ReplayedSteps(Steps):
-    """The same steps, recorded once for every size of batch and replayed.
+    """The same steps, recorded and replayed.
 
-    The first batch of a size is an ordinary step, which also warms everything up; the second is recorded.
-    While the GPU is at a step, the next batch is drawn on a stream beside it.
+    The first batch of a size is an ordinary step, which also warms everything up. The next two are recorded,
+    each with memory of its own for its batch, and replayed in turn from then on: while the GPU is at one of
+    them, the batch of the other is drawn and its images are made on a stream beside it.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._recorded: dict[Any, _Recorded | None] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._recorded: dict[Any, list[_Recorded]] = {}
+        self._pool, self._batch_pool = (torch.cuda.graph_pool_handle() for _ in range(2))
         # of higher priority than the second stream, on which nothing waits for most of what is done
         self._stream = torch.cuda.Stream(priority=-1)
-        self._drawing = torch.cuda.Stream()
-        self._ahead: tuple[int, Any] | None = None
+        self._making = torch.cuda.Stream()
+        self._ahead: tuple[int, Any, _Recorded | None] | None = None
 
     def __call__(self, index: int) -> Mapping[str, Tensor]:
-        drawn = self._drawn(index)
-        key = (drawn.orbits.shape, drawn.members.shape, drawn.members_per_orbit)
-        if key not in self._recorded:
-            self._recorded[key] = None
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                terms, codes = self._run(self.batches.show(drawn))
-            torch.cuda.current_stream().wait_stream(self._stream)
-            self.monitor.count(codes)
-            return terms
-        recorded = self._recorded[key]
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] != index:
+            ahead = (index, self.batches.draw(index), None)
+        _, drawn, recorded = ahead
         if recorded is None:
-            recorded = self._recorded[key] = _Recorded(self, drawn)
-        recorded.drawn.orbits.copy_(drawn.orbits)
-        recorded.drawn.members.copy_(drawn.members)
+            key = _kind(drawn)
+            if key not in self._recorded:
+                self._recorded[key] = []
+                return self._first(drawn)
+            if len(self._recorded[key]) < 2:
+                self._recorded[key].append(_Recorded(self, drawn))
+            recorded = self._recorded[key][-1]
+            with self._beside(torch.cuda.current_stream().record_event()):
+                recorded.make(drawn)
         before = torch.cuda.current_stream().record_event()
-        recorded.graph.replay()
-        self._draw_ahead(index + 1, before)
+        recorded.step.replay()
+        self._go_ahead(index + 1, recorded, before)
         self.monitor.count(recorded.codes)
         return recorded.terms
 
-    def _drawn(self, index: int) -> Any:
-        ahead, self._ahead = self._ahead, None
-        return ahead[1] if ahead is not None and ahead[0] == index else self.batches.draw(index)
+    def _first(self, drawn: Any) -> Mapping[str, Tensor]:
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            terms, codes = self._run(self.batches.show(drawn))
+        torch.cuda.current_stream().wait_stream(self._stream)
+        self.monitor.count(codes)
+        return terms
 
-    def _draw_ahead(self, index: int, after: torch.cuda.Event) -> None:
-        """Begins when the event has come; the current stream then waits for it."""
-        self._drawing.wait_event(after)
+    def _go_ahead(self, index: int, busy: "_Recorded", after: torch.cuda.Event) -> None:
+        """Draw a batch and make its images, if there is a recorded step for it that is not busy."""
         # what cannot be drawn is an error where it is asked for, and it may never be
-        with torch.cuda.stream(self._drawing), contextlib.suppress(Exception):
-            self._ahead = (index, self.batches.draw(index))
-        torch.cuda.current_stream().wait_stream(self._drawing)
+        with self._beside(after), contextlib.suppress(Exception):
+            drawn = self.batches.draw(index)
+            free = [step for step in self._recorded.get(_kind(drawn), []) if step is not busy]
+            if free:
+                free[0].make(drawn)
+            self._ahead = (index, drawn, free[0] if free else None)
+
+    @contextlib.contextmanager
+    def _beside(self, after: torch.cuda.Event) -> Iterator[None]:
+        """On the stream where batches are made, when the event has come; the current stream then waits."""
+        self._making.wait_event(after)
+        with torch.cuda.stream(self._making):
+            yield
+        torch.cuda.current_stream().wait_stream(self._making)
+
+
+def _kind(drawn: Any) -> Any:
+    """What steps recorded for one batch can be replayed for: those of the same kind."""
+    return drawn.orbits.shape, drawn.members.shape, drawn.members_per_orbit
 
 
 class _Recorded:
+    """How a batch is made, and the step that is taken with it."""
+
     def __init__(self, steps: ReplayedSteps, drawn: Any) -> None:
-        self.drawn = dataclasses.replace(
+        self._drawn = dataclasses.replace(
             drawn, orbits=drawn.orbits.clone(), members=drawn.members.clone()
         )
-        self.graph = torch.cuda.CUDAGraph()
         steps.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(self.graph, pool=steps._pool, stream=steps._stream):
-            self.terms, self.codes = steps._run(steps.batches.show(self.drawn))
+        self._batch, self.step = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        # memory apart: a batch is made while a step is taken
+        with torch.cuda.graph(self._batch, pool=steps._batch_pool, stream=steps._making):
+            batch = steps.batches.show(self._drawn)
+        with torch.cuda.graph(self.step, pool=steps._pool, stream=steps._stream):
+            self.terms, self.codes = steps._run(batch)
+        self._held = batch
+
+    def make(self, drawn: Any) -> None:
+        self._drawn.orbits.copy_(drawn.orbits)
+        self._drawn.members.copy_(drawn.members)
+        self._batch.replay()
 
 
 def _fused(network: nn.Module) -> tuple[nn.Module | None, str]:
