@@ -73,6 +73,7 @@ def _emulated_pass(model, images, pulls):
     switches = by_block(run.switches)
     run.decoder_backward(pulls[1])
     grads = run.encoder_backward(pulls[0])
+    assert all(norm.num_batches_tracked == 1 for norm, _ in run._norms(with_decoder=True))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = {names[id(p)]: g for p, g in zip(plan.parameters(True), grads, strict=True)}
     return {"codes": codes, "rectified": rectified, **found}, switches
@@ -188,6 +189,7 @@ def test_batch_norm_of_codes_is_torchs(num):
     grad_weight, grad_bias, _ = back.backward(pull, more, gradient)
     torch.testing.assert_close(codes.double(), expected, rtol=1e-4, atol=1e-4)
     assert torch.equal(rounded, codes.bfloat16())
+    assert norm.num_batches_tracked == 1
     torch.testing.assert_close(norm.running_var.double(), truth.running_var, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(grad_weight.double(), truth.weight.grad, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(grad_bias.double(), truth.bias.grad, rtol=1e-4, atol=1e-4)

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.encoders.fused_code import CodeLayer
-from orbitset.encoders.fused_finish import first_gradient, norm_gradients, sum_slabs, update_norms
+from orbitset.encoders.fused_finish import (
+    Row,
+    first_gradient,
+    norm_gradients,
+    sum_slabs,
+    update_norms,
+)
 from orbitset.encoders.fused_launch import Launches, Pair, Source, aligned
 from orbitset.encoders.fused_plan import Plan, encoder_kinds, why_not_fused
 from orbitset.encoders.rectifying import RectifyingEncoder
@@ -231,11 +237,11 @@ class _Pass:
                 with self.second.work():
                     self._weight_gradient(layer, kind, arriving)
                     if layer == apart[0]:
-                        self._sum_slabs(grad_weights, apart)
+                        sum_slabs(self._rows(grad_weights, apart))
             if layer == 1:
                 self.second.catch_up()
                 with self.second.work():
-                    self._sum_slabs(grad_weights, [other for other in together if other > 1])
+                    sum_slabs(self._rows(grad_weights, [other for other in together if other > 1]))
             gives_first = layer == 1 and plan.gives_first(self.grad_images is not None)
             leaving = None if gives_first else self._empty(plan.sizes[layer], plan.widths[layer])
             target = kernels.operand(leaving, self.y[layer - 1], self._norm(layer - 1))
@@ -248,16 +254,18 @@ class _Pass:
                 grad = leaving
         self.second.catch_up()
         with self.second.work():
-            self._sum_slabs(grad_weights, [layer for layer in together if layer == 1])
             norm_gradients(norms, grad_norms)
+        with_first = self._rows(grad_weights, [layer for layer in together if layer == 1])
         if first is not None:
-            weight = plan.convs[0].weight
-            first_gradient(weight, self._norm(0), first, self.slabs[0], grad_weights[0])
+            weight, grad_weight = plan.convs[0].weight, grad_weights[0]
+            first_gradient(
+                weight, self._norm(0), first, self.slabs[0], grad_weight, others=with_first
+            )
         else:
             kind = encoder_kinds(0)[1]
             arriving = kernels.operand(grad, self.y[0], self._norm(0))
             self._weight_gradient(0, kind, arriving)
-            self._sum_slabs(grad_weights, [0])
+            sum_slabs([*self._rows(grad_weights, [0]), *with_first])
             self._image_gradient(kind, arriving)
         own = 2 * plan.depth
         grads: list[Tensor | None] = [*grad_weights, *grad_norms[:own], *grad_code]
@@ -331,8 +339,8 @@ class _Pass:
             norm.eps,
         )
 
-    def _sum_slabs(self, grads: Sequence[Tensor], layers: Sequence[int]) -> None:
-        sum_slabs([(self.slabs[layer], grads[layer]) for layer in layers])
+    def _rows(self, grads: Sequence[Tensor], layers: Sequence[int]) -> list[Row]:
+        return [(self.slabs[layer], grads[layer]) for layer in layers]
 
     def _norms(self, *, with_decoder: bool) -> list[tuple[Any, kernels.Norm]]:
         depth = self.plan.depth

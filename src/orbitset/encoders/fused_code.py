@@ -31,10 +31,12 @@ class CodeLayer:
         """Gradient of what a decoder begins with, to be filled before `backward`; without one it is empty."""
         # the kernels keep channels last, the weights expect them first
         self._weight = left.new_empty(len(weight), plan.top**2 * plan.widths[-1])
+        self._bias = left.new_empty(len(weight))
         self._second = Second(weight.device)
         self._second.catch_up()
         with self._second.work():
             self._by_pixel(self._weight).copy_(self._by_channel(weight))
+            self._bias.copy_(plan.model.encoder.code.bias.detach())
 
     def _by_channel(self, weight: Tensor) -> Tensor:
         """As (D, pixels, channels), of weights that have channels first."""
@@ -46,8 +48,7 @@ class CodeLayer:
     def encode(self) -> Tensor:
         self._second.join()
         model = self.plan.model
-        bias = model.encoder.code.bias.detach().bfloat16()
-        linear = F.linear(self.pooled.flatten(1), self._weight, bias)
+        linear = F.linear(self.pooled.flatten(1), self._weight, self._bias)
         rounded = self._left[: self.num] if self.uses_decoder else None
         self._normalised: Normalised | None = None
         codes: Tensor

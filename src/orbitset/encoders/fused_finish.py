@@ -16,8 +16,11 @@ Norms = Sequence[tuple[Any, kernels.Norm]]
 """Batch norms, each with what the kernels know of it."""
 
 
-def sum_slabs(rows: Sequence[tuple[Sequence[Tensor], Tensor]]) -> None:
-    """Slabs of one or two kernels, and the gradient of a layer's weights they add up to."""
+Row = tuple[Sequence[Tensor], Tensor]
+"""Slabs of one or two kernels, and the gradient of a layer's weights they add up to."""
+
+
+def sum_slabs(rows: Sequence[Row]) -> None:
     if not rows:
         return
     table, first = [], 0
@@ -38,14 +41,22 @@ def sum_slabs(rows: Sequence[tuple[Sequence[Tensor], Tensor]]) -> None:
 
 
 def first_gradient(
-    weight: Tensor, norm: kernels.Norm, slabs: Tensor, decoder: Sequence[Tensor], grad: Tensor
+    weight: Tensor,
+    norm: kernels.Norm,
+    slabs: Tensor,
+    decoder: Sequence[Tensor],
+    grad: Tensor,
+    *,
+    others: Sequence[Row],
 ) -> None:
     """Of the first layer's weights, from what the kernel of the second gave (N, 2, 256) and from the slabs of
-    the decoder's layer that is tied to it, if there is one."""
+    the decoder's layer that is tied to it, if there is one. Slabs of others are summed in the same launch."""
     weight = weight.detach().contiguous()
     of_decoder, *products = (torch.empty_like(weight) for _ in range(3))
-    rows = [([slabs[:, at]], products[at]) for at in range(2)]
-    sum_slabs([*rows, (decoder, of_decoder)] if decoder else rows)
+    rows: list[Row] = [([slabs[:, at]], products[at]) for at in range(2)]
+    if decoder:
+        rows.append((decoder, of_decoder))
+    sum_slabs([*rows, *others])
     known = (weight, of_decoder if decoder else None, *products, grad)
     kernels.first_gradient()((1, 1), norm, *map(address, known))
 
@@ -59,20 +70,20 @@ def update_norms(norms: Norms) -> None:
             norm.running_var.data_ptr(),
             None,
             None,
+            norm.num_batches_tracked.data_ptr(),
             norm.num_features,
             norm.momentum,
         )
         for norm, described in norms
     ]
     _launch(rows, has_gradient=False)
-    torch._foreach_add_([norm.num_batches_tracked for norm, _ in norms], 1)
 
 
 def norm_gradients(norms: Norms, grads: Sequence[Tensor]) -> None:
     """Into tensors for the weight and the bias of each."""
     rows = [
         kernels.NormUpdate(
-            described, None, None, gamma.data_ptr(), beta.data_ptr(), norm.num_features, 0
+            described, None, None, gamma.data_ptr(), beta.data_ptr(), None, norm.num_features, 0
         )
         for (norm, described), gamma, beta in zip(norms, grads[::2], grads[1::2], strict=True)
     ]

@@ -25,10 +25,11 @@ __device__ __forceinline__ float2 down_the_columns(float2 value, float2 (*parts)
 // `saved` takes mean and 1 / standard deviation, [2][size]; `rounded` may be null.
 extern "C" __global__ void __launch_bounds__(THREADS)
 normalise(const u32* __restrict__ linear, const float2* __restrict__ gamma, const float2* __restrict__ beta, int num,
-          int size, float eps, float momentum, float2* running_mean, float2* running_variance, float2* saved, float2* codes,
-          u32* rounded) {
+          int size, float eps, float momentum, float2* running_mean, float2* running_variance, i64* batches, float2* saved,
+          float2* codes, u32* rounded) {
   __shared__ float2 parts[DOWN][ACROSS];
   const int pairs = size / 2, column = blockIdx.x * ACROSS + threadIdx.x % ACROSS, first = threadIdx.x / ACROSS;
+  if (blockIdx.x == 0 && threadIdx.x == 0) ++*batches;
   float2 sum = {}, squares = {};
 #pragma unroll 8
   for (int row = first; row < num; row += DOWN) {

@@ -55,8 +55,7 @@ def normalise(
     (num, size), device = linear_ND.shape, linear_ND.device
     codes_ND = torch.empty(num, size, device=device)
     saved = torch.empty(2, size, device=device)
-    assert norm.momentum is not None and norm.num_batches_tracked is not None
-    norm.num_batches_tracked.add_(1)
+    assert norm.momentum is not None
     with torch.cuda.device(device):
         _kernel("normalise")(
             (size // _ENTRIES, 1),
@@ -66,6 +65,7 @@ def normalise(
             *(ctypes.c_float(x) for x in (norm.eps, norm.momentum)),
             pointer(norm.running_mean, torch.float32, device),
             pointer(norm.running_var, torch.float32, device),
+            pointer(norm.num_batches_tracked, torch.int64, device),
             pointer(saved, torch.float32, device),
             pointer(codes_ND, torch.float32, device),
             pointer(rounded_ND, torch.bfloat16, device),

@@ -67,6 +67,7 @@ struct NormUpdate {
   float* running_variance;
   float* gamma_gradient;
   float* beta_gradient;
+  i64* batches;  // so many were seen
   int channels;
   float momentum;
 };
@@ -77,6 +78,7 @@ struct AllNorms {
 
 extern "C" __global__ void __launch_bounds__(128) update_norms(const AllNorms all, int has_gradient) {
   const NormUpdate& u = all.norms[blockIdx.x];
+  if (!has_gradient && threadIdx.x == 0) ++*u.batches;
   for (int c = threadIdx.x; c < u.channels; c += blockDim.x) {
     double mean = total(u.norm.sums, c, u.channels) / u.norm.count;
     double variance = total(u.norm.sums, u.channels + c, u.channels) / u.norm.count - mean * mean;

@@ -79,6 +79,7 @@ class NormUpdate(ctypes.Structure):
         ("running_variance", ctypes.c_void_p),
         ("gamma_gradient", ctypes.c_void_p),
         ("beta_gradient", ctypes.c_void_p),
+        ("batches", ctypes.c_void_p),
         ("channels", ctypes.c_int),
         ("momentum", ctypes.c_float),
     ]
