@@ -288,6 +288,31 @@ def test_a_gradient_may_be_asked_of_the_codes_first(size):
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2 * float(one.abs().max()))
 
 
+def test_what_a_decoder_gave_to_another_backward_is_forgotten():
+    images = torch.rand(9, 1, 64, 64, device="cuda")
+    grads = []
+    for asks in (True, False):
+        model = _model(64, (16, 32))
+        codes, rectified = FusedEncoder(model)(images)
+        if asks:
+            total = codes.sum() + rectified.square().sum()
+            torch.autograd.grad(total, codes, retain_graph=True)
+        codes.square().sum().backward()
+        grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert grads[0].keys() == grads[1].keys()
+    for name, grad in grads[0].items():
+        torch.testing.assert_close(grad, grads[1][name], rtol=1e-2, atol=1e-2 * grad.abs().max())
+
+
+def test_weights_that_were_changed_since_are_refused():
+    model = _model(32, (16, 32))
+    codes, _ = FusedEncoder(model)(torch.rand(4, 1, 32, 32, device="cuda"))
+    with torch.no_grad():
+        model.encoder.convs[0].weight.mul_(2)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        codes.sum().backward()
+
+
 def test_when_codes_went_back_nothing_is_held_by_the_images():
     model = _model(64, (16, 32))
     images = torch.rand(64, 1, 64, 64, device="cuda")

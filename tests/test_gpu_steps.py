@@ -17,6 +17,7 @@ from orbitset.losses import (
     objective,
 )
 from orbitset.orbits import AffineOrbits, OrbitBatches
+from orbitset.orbits.photometric import PhotometricRanges
 from orbitset.runs import Run
 from orbitset.training import fit
 from orbitset.training.monitors import Monitor
@@ -86,6 +87,36 @@ def test_both_engines_give_the_same_losses_within_rounding(method):
     means, steps = monitor.state
     assert steps == 40
     assert means["loss"] / 40 == pytest.approx(found.mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("photometric", [None, PhotometricRanges()])
+@pytest.mark.parametrize("sizes", [(8, 4), (16, 4), (45, 3)])
+def test_making_one_batch_leaves_another_as_it_was(sizes, photometric):
+    images = torch.randint(0, 256, (45, 1, 14, 14), dtype=torch.uint8, device="cuda")
+    orbits = AffineOrbits(
+        images,
+        torch.arange(45, device="cuda") % 5,
+        canvas_px=64,
+        members=9,
+        photometric=photometric,
+    )
+    batches = OrbitBatches(orbits, orbits_per_batch=sizes[0], members_per_batch=sizes[1])
+    model = RectifyingEncoder(size_px=64, channels=(16, 32), code_size=64).cuda().train()
+    loss = build_loss("OE", LossConfig(), code_size=64, num_orbits=45, default_margin=16.0)
+    optimizer = adam([{"params": list(model.parameters())}], rate=1e-4)
+    steps, _ = choose_steps("fast", model, loss, optimizer, batches, Monitor(), use_bfloat16=True)
+    for index in range(12):
+        steps(index)
+    recorded = [one for kind in steps._recorded.values() for one in kind]
+    assert len(recorded) >= 2
+    for one in recorded:
+        for other in recorded:
+            fields = [one.batch.images, one.batch.canonical, one.batch.labels, one.batch.orbits]
+            before = [field.clone() for field in fields]
+            if other is not one:
+                other._batch.replay()
+            torch.cuda.synchronize()
+            assert all(map(torch.equal, fields, before))
 
 
 def test_fresh_orbits_are_replayed_too():

@@ -93,8 +93,9 @@ class _Encode(torch.autograd.Function):
 
 
 class _Decode(torch.autograd.Function):
-    """Goes back before `_Encode` does, which depends on it by the codes; what it found stays in the pass.
-    Until `_Encode` has gone back it may do so again: a gradient may be asked of the codes alone."""
+    """Goes back before `_Encode` does, which depends on it by the codes; what it found stays in the pass and
+    goes on from there, not by the gradient of the codes: who asks for that gets what the codes are otherwise
+    used for. Until `_Encode` has gone back it may do so again."""
 
     @staticmethod
     def forward(ctx: Any, held: "list[_Pass]", codes: Tensor) -> Tensor:
@@ -136,6 +137,8 @@ class _Pass:
         self.switches: dict[int, Tensor] = {}  # by layer, of the pooling behind it
         self.slabs: list[list[Tensor]] = [[] for _ in range(plan.depth)]
         self.grad_bias: Tensor | None = None
+        self.decoded_in: int | None = None  # which time of going back, by autograd's number
+        self.versions = [p._version for p in plan.parameters(uses_decoder)]
         self.second = Second(images.device)
         self.decoder_pairs: dict[int, Pair] = {}
         self.kept: list[Tensor] = []  # gradients that are read again, or by the second stream
@@ -158,7 +161,7 @@ class _Pass:
         )
         codes = self.code.encode()
         if not self.uses_decoder:
-            update_norms(self._norms(with_decoder=self.uses_decoder))
+            update_norms(self._norms(with_decoder=False))
         return codes
 
     def decode(self) -> Tensor:
@@ -176,16 +179,15 @@ class _Pass:
         target = kernels.operand(rectified)
         source = self._decoder_input(0)
         self.launch.convolve(0, *source, "IMAGE", target, transposed=True, bias=model.decoder.bias)
-        update_norms(self._norms(with_decoder=self.uses_decoder))
+        update_norms(self._norms(with_decoder=True))
         return rectified
 
     def decoder_backward(self, grad_rectified: Tensor) -> None:
         """To the top before its batch norm."""
         plan = self.plan
-        if self.grad_bias is not None:  # it went back before, and the encoder did not
-            self.sums[plan.depth :, 1].zero_()
-            self.slabs = [[] for _ in range(plan.depth)]
-            self.kept.clear()
+        self._check_weights()
+        self._forget_decoder()
+        self.decoded_in = torch._C._current_graph_task_id()
         self.grad_bias = grad_rectified.new_empty(1)
         self.kept.append(grad_rectified)
         self.second.catch_up()
@@ -213,8 +215,24 @@ class _Pass:
             plan.top, plan.widths[-1], "GRAD", arriving, "STORE", self.code.grad_top
         )
 
+    def _forget_decoder(self) -> None:
+        """It went back another time, and the encoder did not."""
+        if self.decoded_in is not None:
+            self.sums[self.plan.depth :, 1].zero_()
+            self.slabs = [[] for _ in range(self.plan.depth)]
+            self.kept.clear()
+            self.decoder_pairs.clear()
+            self.grad_bias = self.decoded_in = None
+
+    def _check_weights(self) -> None:
+        if self.versions != [p._version for p in self.plan.parameters(self.uses_decoder)]:
+            raise RuntimeError("weights were changed in place after the pass that goes back now")
+
     def encoder_backward(self, grad_codes: Tensor) -> list[Tensor | None]:
         """Gradients of all parameters; those of the decoder are None where it has not gone back."""
+        self._check_weights()
+        if self.decoded_in != torch._C._current_graph_task_id():
+            self._forget_decoder()
         has_decoded = self.grad_bias is not None
         grad, grad_code = self.code.backward(grad_codes, has_decoded=has_decoded)
         plan, last = self.plan, self.plan.depth - 1
@@ -245,7 +263,7 @@ class _Pass:
             gives_first = layer == 1 and plan.gives_first(self.grad_images is not None)
             leaving = None if gives_first else self._empty(plan.sizes[layer], plan.widths[layer])
             target = kernels.operand(leaving, self.y[layer - 1], self._norm(layer - 1))
-            first = self._convolve_back(
+            first_slabs = self._convolve_back(
                 *(layer, kind, arriving, plan.encoder_output(layer), target),
                 transposed=True,
                 first_input=self.images if leaving is None else None,
@@ -256,11 +274,10 @@ class _Pass:
         with self.second.work():
             norm_gradients(norms, grad_norms)
         with_first = self._rows(grad_weights, [layer for layer in together if layer == 1])
-        if first is not None:
+        if first_slabs is not None:
+            slabs = (first_slabs, self.slabs[0])
             weight, grad_weight = plan.convs[0].weight, grad_weights[0]
-            first_gradient(
-                weight, self._norm(0), first, self.slabs[0], grad_weight, others=with_first
-            )
+            first_gradient(weight, self._norm(0), *slabs, grad_weight, others=with_first)
         else:
             kind = encoder_kinds(0)[1]
             arriving = kernels.operand(grad, self.y[0], self._norm(0))

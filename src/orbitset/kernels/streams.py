@@ -2,7 +2,7 @@
 
 Memory is safe by two rules. What the second stream reads or writes of the first's is let go only after the
 two were joined; and what it reads again on the way back, of which autograd lets go as it likes, is recorded
-as used by both. A GPU has one such stream, so that two recorded steps must not be replayed at one time.
+as used by both. A GPU has one such stream, so that two threads must not take or record steps at one time.
 """
 
 import contextlib
@@ -57,8 +57,11 @@ def joined(device: torch.device) -> Iterator[None]:
     """However it is left, the first stream then waits for the second."""
     try:
         yield
-    finally:
-        Second(device).join()
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # which would hide the cause
+            Second(device).join()
+        raise
+    Second(device).join()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ from torch import nn
 
 from orbitset import kernels
 
+_NOT_OURS = ("weight_decay", "amsgrad", "maximize", "differentiable")
+
 
 class Adam(torch.optim.Adam):
     """torch's. On a GPU its step is a kernel of ours, which takes half the time of the fused one."""
@@ -70,7 +72,8 @@ def _is_plain(group: Mapping[str, Any]) -> bool:
     return (
         isinstance(rate, torch.Tensor)
         and (rate.dtype, rate.numel(), rate.device) == (torch.float32, 1, first.device)
-        and not (group["weight_decay"] or group["amsgrad"] or group["maximize"])
+        and not any(group[name] for name in _NOT_OURS)
+        and not any(isinstance(beta, torch.Tensor) for beta in group["betas"])
     )
 
 

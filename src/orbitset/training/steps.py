@@ -39,10 +39,10 @@ def train_step(
                 codes, rectified = network.encode(batch.images), None  # type: ignore[operator]
         terms = loss(codes, batch, rectified)
         mark_made(terms["loss"])
+    optimizer.zero_grad(set_to_none=True)
     with meanwhile(terms["loss"], lambda: watch(terms)):
-        optimizer.zero_grad(set_to_none=True)
         terms["loss"].backward()
-        optimizer.step()
+    optimizer.step()
     return terms, codes
 
 
@@ -96,7 +96,7 @@ class ReplayedSteps(Steps):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._recorded: dict[Any, list[_Recorded]] = {}
-        self._pool, self._batch_pool = (torch.cuda.graph_pool_handle() for _ in range(2))
+        self._pool = torch.cuda.graph_pool_handle()
         # of higher priority than the second stream, on which nothing waits for most of what is done
         self._stream = torch.cuda.Stream(priority=-1)
         self._making = torch.cuda.Stream()
@@ -110,8 +110,9 @@ class ReplayedSteps(Steps):
         if recorded is None:
             key = _kind(drawn)
             if key not in self._recorded:
+                terms = self._first(drawn)
                 self._recorded[key] = []
-                return self._first(drawn)
+                return terms
             if len(self._recorded[key]) < 2:
                 self._recorded[key].append(_Recorded(self, drawn))
             recorded = self._recorded[key][-1]
@@ -133,9 +134,11 @@ class ReplayedSteps(Steps):
 
     def _go_ahead(self, index: int, busy: "_Recorded", after: torch.cuda.Event) -> None:
         """Draw a batch and make its images, if there is a recorded step for it that is not busy."""
-        # what cannot be drawn is an error where it is asked for, and it may never be
-        with self._beside(after), contextlib.suppress(Exception):
-            drawn = self.batches.draw(index)
+        with self._beside(after):
+            try:
+                drawn = self.batches.draw(index)
+            except Exception:  # is an error where it is asked for, which it may never be
+                return
             free = [step for step in self._recorded.get(_kind(drawn), []) if step is not busy]
             if free:
                 free[0].make(drawn)
@@ -164,12 +167,14 @@ class _Recorded:
         )
         steps.optimizer.zero_grad(set_to_none=True)
         self._batch, self.step = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # memory apart: a batch is made while a step is taken
-        with torch.cuda.graph(self._batch, pool=steps._batch_pool, stream=steps._making):
-            batch = steps.batches.show(self._drawn)
+        # a batch is made while a step is taken with another: each has memory of its own, steps share theirs
+        with torch.cuda.graph(self._batch, stream=steps._making):
+            self.batch = steps.batches.show(self._drawn)
         with torch.cuda.graph(self.step, pool=steps._pool, stream=steps._stream):
-            self.terms, self.codes = steps._run(batch)
-        self._held = batch
+            self.terms, self.codes = steps._run(self.batch)
+        steps.optimizer.zero_grad(
+            set_to_none=True
+        )  # these are not the gradients of other recorded steps
 
     def make(self, drawn: Any) -> None:
         self._drawn.orbits.copy_(drawn.orbits)
