@@ -117,7 +117,8 @@ class Plan:
     def takes_both(self, layer: int) -> bool:
         """Whether one kernel gives the gradients of a layer's input and weights, in encoder and decoder.
 
-        The encoder's first layer has no gradient of its input, so that its weights' is one of its own.
+        The encoder's first layer has no gradient of its input: its weights' is one of its own, or comes from
+        the second layer's kernel.
         """
         size = self.sizes[layer]
         inputs, outputs = (max(16, width) for width in self.widths[layer : layer + 2])
