@@ -15,9 +15,11 @@ from orbitset.kernels.packing import MAX_LAYERS
 Norms = Sequence[tuple[Any, kernels.Norm]]
 """Batch norms, each with what the kernels know of it."""
 
-
 Row = tuple[Sequence[Tensor], Tensor]
 """Slabs of one or two kernels, and the gradient of a layer's weights they add up to."""
+
+_MANY = 150
+"""Slabs, from more than which on a block's threads share them 32 ways instead of 8"""
 
 
 def sum_slabs(rows: Sequence[Row]) -> None:
@@ -34,9 +36,9 @@ def sum_slabs(rows: Sequence[Row]) -> None:
                 *(inputs, outputs, slabs[0].stride(0), first),
             )
         )
-        first += -(-9 * inputs * outputs // 128)
+        first += -(-9 * inputs * outputs // kernels.SLAB_WIDTH)
     most = max(sum(map(len, slabs)) for slabs, _ in rows)
-    kernel = kernels.sum_slabs(has_many=most > 150)
+    kernel = kernels.sum_slabs(has_many=most > _MANY)
     kernel((first, 1), (kernels.Slabs * MAX_LAYERS)(*table), ctypes.c_int(len(table)))
 
 

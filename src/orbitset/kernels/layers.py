@@ -20,6 +20,8 @@ Output = Literal["STORE", "STATS", "MASK", "MASK_POOL", "SUM_MASK", "SWITCH_MASK
 
 MAX_NORMS = 40
 MANY_IMAGES = shapes.MANY_IMAGES
+SLAB_WIDTH = 128
+"""Mirrors finish_step.cu: how many weights a block adds up."""
 REPLICAS = 4
 """Mirrors common.cu: how often the sums of a batch norm are kept."""
 _SHARED_BYTES = 96 * 1024
@@ -358,7 +360,7 @@ def finish_step_source(down: int = 8) -> str:
     sizes = {"MAX_LAYERS": MAX_LAYERS, "MAX_NORMS": MAX_NORMS, "DOWN": down}
     text = _checked("finish_step.cu", sizes, "")
     return text + (
-        f"static_assert(sizeof(Slabs) == {ctypes.sizeof(Slabs)} && "
+        f"static_assert(WIDTH == {SLAB_WIDTH} && sizeof(Slabs) == {ctypes.sizeof(Slabs)} && "
         f'sizeof(NormUpdate) == {ctypes.sizeof(NormUpdate)}, "as Python has it");\n'
     )
 

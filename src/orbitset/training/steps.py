@@ -172,9 +172,8 @@ class _Recorded:
             self.batch = steps.batches.show(self._drawn)
         with torch.cuda.graph(self.step, pool=steps._pool, stream=steps._stream):
             self.terms, self.codes = steps._run(self.batch)
-        steps.optimizer.zero_grad(
-            set_to_none=True
-        )  # these are not the gradients of other recorded steps
+        # those of this step are not the gradients of other recorded ones
+        steps.optimizer.zero_grad(set_to_none=True)
 
     def make(self, drawn: Any) -> None:
         self._drawn.orbits.copy_(drawn.orbits)
