@@ -11,6 +11,7 @@ from orbitset.report.tables import (
     latex_table,
     markdown_table,
     ordered,
+    pixels_do_as_well,
     text_table,
     text_tests,
     write_tables,
@@ -38,6 +39,28 @@ def _cells(line):
 def test_baselines_come_first_within_each_metric():
     rows = [_row("OJ"), _row("OJ", "auc"), _row("untrained"), _row("pixels")]
     assert [r["method"] for r in ordered(rows)] == ["pixels", "untrained", "OJ", "OJ"]
+
+
+def test_codes_no_better_than_raw_pixels_are_named_by_measure():
+    rows = [
+        *(_row("pixels", metric, mean=0.5) for metric in ("auc", "top1", "accuracy_validation")),
+        _row("untrained", "auc", mean=0.1),
+        _row("OJ", "auc", mean=0.6),
+        _row("OJ", "top1", mean=0.5),
+        _row("OJ", "accuracy_validation", mean=0.4321),
+        _row("OJ", "invariance", mean=0.0),
+    ]
+    said = pixels_do_as_well(rows)
+    assert said is not None and "AUC" not in said and "0.100" not in said
+    assert "top-1 retrieval 0.500, OJ 0.500" in said
+    assert "one-shot accuracy, on validation images 0.500, OJ 0.432" in said
+
+
+def test_better_codes_and_figures_that_are_not_known_are_not_named():
+    assert pixels_do_as_well([_row("pixels"), _row("OJ", mean=0.6)]) is None
+    assert pixels_do_as_well([_row("pixels"), _row("OJ", mean=NAN)]) is None
+    assert pixels_do_as_well([_row("pixels", mean=None), _row("OJ", mean=0.1)]) is None
+    assert pixels_do_as_well([_row("OJ", mean=0.1)]) is None
 
 
 def test_text_table_says_what_was_repeated_and_fits_a_narrow_terminal():

@@ -1,5 +1,6 @@
 """Commands for one training and what comes of it."""
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,8 @@ from orbitset.cli.options import (
 
 if TYPE_CHECKING:
     from orbitset.runs import Run
+
+_NO_GAIN = "More orbits may help, or a longer training (--epochs), another --method or --encoder."
 
 
 def demo(
@@ -143,6 +146,7 @@ def train(
     from orbitset.experiments.compose import compose_config, described
     from orbitset.experiments.single import train as train_experiment
     from orbitset.report import write_report
+    from orbitset.report.tables import pixels_do_as_well
     from orbitset.runs import Run
     from orbitset.training.progress import default_progress
 
@@ -186,6 +190,8 @@ def train(
         )
         page = write_report(run)
     print_results(results, as_json)
+    if no_gain := pixels_do_as_well(results["rows"]):
+        say(f"\n{textwrap.fill(f'note: {no_gain}. {_NO_GAIN}', 80)}")
     if (run / "left_out.json").exists():
         say(f"\nleft out: {_left_out(run)}\nall of them: {run / 'left_out.json'}")
     say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if config.keeps_weights else ""))

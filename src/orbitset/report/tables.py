@@ -33,6 +33,9 @@ _SUFFIXES = {
     "_cosine": ", cosine",
 }
 _KEYS = ("method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected")
+_BASELINES = {"pixels": 0, "untrained": 1, "begun with": 1}
+"""In the order they are shown, before the methods"""
+_COMPARED = ("accuracy", "auc", "top1")
 _WIDTH = 80
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
@@ -46,8 +49,7 @@ _LATEX = str.maketrans(
 def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Baselines first, then the methods as they came, one metric after the other."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
-    first = {"pixels": 0, "untrained": 1, "begun with": 1}
-    return sorted(rows, key=lambda r: (metrics.index(r["metric"]), first.get(r["method"], 2)))
+    return sorted(rows, key=lambda r: (metrics.index(r["metric"]), _BASELINES.get(r["method"], 2)))
 
 
 def metric_name(metric: str) -> str:
@@ -117,6 +119,26 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
     }
     marks = [textwrap.fill(mark, _WIDTH) for mark in (*_about_p(rows), *_marks(rows))]
     return "\n\n".join([_aligned(blocks), *marks])
+
+
+def pixels_do_as_well(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """At what raw pixels are as good as the trained codes or better, in words; None if at nothing.
+
+    >>> print(pixels_do_as_well([
+    ...     {"method": "pixels", "metric": "top1", "mean": 0.71},
+    ...     {"method": "OJ", "metric": "top1", "mean": 0.69},
+    ... ]))
+    raw pixels do as well: top-1 retrieval 0.710, OJ 0.690
+    """
+    pixels = {row["metric"]: row["mean"] for row in rows if row["method"] == "pixels"}
+    found = []
+    for row in rows:
+        metric, mean = row["metric"], row["mean"]
+        if row["method"] in _BASELINES or metric.removesuffix("_validation") not in _COMPARED:
+            continue
+        if mean is not None and pixels.get(metric) is not None and mean <= pixels[metric]:
+            found.append(f"{metric_name(metric)} {pixels[metric]:.3f}, {row['method']} {mean:.3f}")
+    return f"raw pixels do as well: {'; '.join(found)}" if found else None
 
 
 def text_tests(tests: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]]) -> str:
