@@ -35,7 +35,7 @@ _SUFFIXES = {
 _KEYS = ("method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected")
 _BASELINES = {"pixels": 0, "untrained": 1, "begun with": 1}
 """In the order they are shown, before the methods"""
-_COMPARED = ("accuracy", "auc", "top1")
+_HEADLINE_METRICS = ("accuracy", "auc", "top1")
 _WIDTH = 80
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
@@ -134,7 +134,10 @@ def pixels_do_as_well(rows: Sequence[Mapping[str, Any]]) -> str | None:
     found = []
     for row in rows:
         metric, mean = row["metric"], row["mean"]
-        if row["method"] in _BASELINES or metric.removesuffix("_validation") not in _COMPARED:
+        if (
+            row["method"] in _BASELINES
+            or metric.removesuffix("_validation") not in _HEADLINE_METRICS
+        ):
             continue
         if mean is not None and pixels.get(metric) is not None and mean <= pixels[metric]:
             found.append(f"{metric_name(metric)} {pixels[metric]:.3f}, {row['method']} {mean:.3f}")
