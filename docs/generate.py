@@ -18,7 +18,7 @@ from orbitset.experiments.reproduce import Asked, study_of
 from orbitset.experiments.study import Study, stored_study
 from orbitset.experiments.summary import summarise
 from orbitset.report.tables import format_p, format_paper, format_value, ordered
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 ROOT = Path(__file__).parent.parent
 NAMES = {"pixels": "raw pixels", "untrained": "untrained encoder"}

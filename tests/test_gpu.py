@@ -14,7 +14,7 @@ from orbitset.experiments import affine_digits, affine_mnist, train
 from orbitset.losses import LossConfig, build_loss, distance_matrix, mine, triplet_loss
 from orbitset.losses.triplet import mined_terms
 from orbitset.orbits import AffineOrbits, ObservedOrbits, OrbitBatches
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 from orbitset.training import fit
 from orbitset.training.progress import Silent
 

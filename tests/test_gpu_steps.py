@@ -18,7 +18,7 @@ from orbitset.losses import (
 )
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.orbits.photometric import PhotometricRanges
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 from orbitset.training import fit
 from orbitset.training.monitors import Monitor
 from orbitset.training.optimizer import adam

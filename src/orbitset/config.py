@@ -20,9 +20,18 @@ def to_dict(config: Any) -> dict[str, Any]:
     return plain
 
 
-def from_dict(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
-    """The dataclass with these values; every unknown key or wrong type is an error that names it."""
-    hints = typing.get_type_hints(cls)
+def from_dict(
+    cls: type[T],
+    values: Mapping[str, Any],
+    prefix: str = "",
+    *,
+    types: Mapping[str, Any] | None = None,
+) -> T:
+    """The dataclass with these values; every unknown key or wrong type is an error that names it.
+
+    `types` gives the types of fields that their annotation leaves open.
+    """
+    hints = typing.get_type_hints(cls) | dict(types or {})
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in values:
         if key not in names:
@@ -37,11 +46,16 @@ def from_dict(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
 def with_settings(config: T, settings: Iterable[str]) -> T:
     """A copy with fields set from texts such as 'loss.margin=0.3'.
 
-    >>> from orbitset.losses import LossConfig
-    >>> with_settings(LossConfig(), ["margin=0.5"]).margin
-    0.5
+    A field whose metadata says that it `replaces` another one resets that to its default, unless the
+    settings name the other one as well.
+
+    >>> from orbitset.training import TrainConfig
+    >>> with_settings(TrainConfig(), ["epochs=3"]).epochs
+    3.0
     """
     values = to_dict(config)
+    settings = list(settings)
+    names = {setting.partition("=")[0].strip() for setting in settings}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
@@ -56,8 +70,32 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
         if isinstance(place, dict):
             inside = [leaf for leaf in _leaves(values) if leaf.startswith(f"{name}.")]
             raise ConfigError(f"{name} is a group of settings; set one of {', '.join(inside)}")
-        parent[last] = _read(text.strip(), place, _hint(type(config), [*path, last]))
-    return from_dict(type(config), values)
+        owner, hint = _field(config, [*path, last])
+        parent[last] = _read(text.strip(), place, hint)
+        replaced = owner.metadata.get("replaces")
+        if replaced and ".".join([*path, replaced]) not in names:
+            parent[replaced] = owner.metadata["replaces_with"]
+    return from_dict(type(config), values, types=_own_types(config))
+
+
+def replacing(name: str, default: Any, *, empty: Any = None) -> Any:
+    """A field that, when it is set, makes another field of its group `empty`.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Length:
+    ...     metres: float | None = replacing("feet", None)
+    ...     feet: float | None = replacing("metres", None)
+    >>> with_settings(Length(feet=3.0), ["metres=2"])
+    Length(metres=2.0, feet=None)
+    """
+    metadata = {"replaces": name, "replaces_with": empty}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def _own_types(config: Any) -> dict[str, Any]:
+    """The types of the groups of settings that a configuration has, which its annotations may leave open."""
+    fields = ((field.name, getattr(config, field.name)) for field in dataclasses.fields(config))
+    return {name: type(value) for name, value in fields if dataclasses.is_dataclass(value)}
 
 
 def differences(a: Any, b: Any) -> list[str]:
@@ -80,25 +118,27 @@ def _walk(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _hint(cls: Any, path: list[str]) -> Any:
-    """The annotated type of a field by its dotted name."""
-    for part in path:
-        inside = [one for one in typing.get_args(cls) if dataclasses.is_dataclass(one)]
-        cls = typing.get_type_hints(inside[0] if inside else cls)[part]
-    return cls
+def _field(config: Any, path: list[str]) -> tuple[dataclasses.Field[Any], Any]:
+    """A field by its dotted name, and its annotated type."""
+    *groups, last = path
+    for group in groups:
+        config = getattr(config, group)
+    field = next(field for field in dataclasses.fields(config) if field.name == last)
+    return field, typing.get_type_hints(type(config))[last]
 
 
 def _read(text: str, old: Any, hint: Any) -> Any:
-    """A text stays one where one is meant, also in a list; where a list is meant, one number is one."""
+    """The value that a text stands for. Where the field holds texts, the text itself; where it holds a list,
+    one number is a list of one."""
     if text == "null" and type(None) in typing.get_args(hint):
         return None
-    if isinstance(old, str):
-        return text
     if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is str:
         return [part.strip() for part in text.split(",") if part.strip()]
-    found = _parse(text)
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return [found] if isinstance(old, list) and is_number else found
+    if hint is str or str in typing.get_args(hint) or isinstance(old, str):
+        return text
+    value = _parse(text)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return [value] if isinstance(old, list) and is_number else value
 
 
 def _parse(text: str) -> Any:
@@ -113,6 +153,8 @@ def _parse(text: str) -> Any:
 
 def _convert(hint: Any, value: Any, name: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return tuple(value) if isinstance(value, list) else value
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{name} is {value!r}; give a group of settings")

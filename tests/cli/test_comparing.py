@@ -11,7 +11,7 @@ import pytest
 from orbitset.config import with_settings
 from orbitset.experiments import affine_digits, train
 from orbitset.experiments.comparison import compare
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 SMALL = [
     "encoder.channels=4,8",

@@ -15,7 +15,7 @@ from orbitset.cli.main import command_names
 from orbitset.config import with_settings
 from orbitset.datasets.mnist import SHA256
 from orbitset.experiments import affine_digits, train
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 SMALL = [
     "encoder.channels=4,8",

@@ -9,7 +9,7 @@ from orbitset.config import with_settings
 from orbitset.datasets.mnist import data_root, is_mnist_folder
 from orbitset.experiments import affine_digits
 from orbitset.experiments.study import Line, Study, run_study
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 SMALL = [
     "encoder.channels=4,8",

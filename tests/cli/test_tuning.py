@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 SMALL = [
     "encoder.channels=4,8",

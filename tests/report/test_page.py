@@ -7,7 +7,7 @@ from orbitset.config import with_settings
 from orbitset.errors import RunError
 from orbitset.experiments import affine_digits, train
 from orbitset.report import write_report
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 SMALL = [
     "encoder.channels=4,8",

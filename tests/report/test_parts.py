@@ -9,7 +9,7 @@ from PIL import Image
 
 from orbitset.errors import RunError
 from orbitset.report import parts
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 
 def test_what_is_cut_down_has_that_written_below_every_figure():

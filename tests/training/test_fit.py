@@ -9,7 +9,7 @@ from orbitset.encoders import RectifyingEncoder
 from orbitset.errors import TrainingError
 from orbitset.losses import LossConfig, build_loss, objective
 from orbitset.orbits import AffineOrbits, OrbitBatches
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 from orbitset.training import fit
 from orbitset.training.progress import Silent
 

@@ -11,7 +11,7 @@ from orbitset.cli.options import Json, say
 from orbitset.errors import ConfigError, check_choice
 
 if TYPE_CHECKING:
-    from orbitset.experiments.comparison import Compared
+    from orbitset.results.comparison import Compared
 
 _FORMATS = ("text", "markdown", "latex", "csv")
 
@@ -45,10 +45,10 @@ def compare(
 
     Example: orbitset compare runs/OJ runs/OE --out runs/OJ-OE
     """
-    from orbitset.experiments.comparison import compare as compare_runs
-    from orbitset.experiments.comparison import write_comparison
     from orbitset.report import tables
-    from orbitset.runs import Run, without_nan
+    from orbitset.results.comparison import compare as compare_runs
+    from orbitset.results.comparison import write_comparison
+    from orbitset.run_folder import Run, without_nan
 
     check_choice("--format", table_format, _FORMATS)
     if as_json and table_format != "text":
@@ -60,16 +60,17 @@ def compare(
     )
     if out is not None:
         write_comparison(out, compared)
+    rows = [row.to_json() for row in compared.rows]
     if as_json:
-        named = ("rows", "tests", "about_tests", "differences")
-        found = {name: getattr(compared, name) for name in named}
-        print(json.dumps(without_nan(found), allow_nan=False))
+        named = ("tests", "about_tests", "differences")
+        content = {"rows": rows} | {name: getattr(compared, name) for name in named}
+        print(json.dumps(without_nan(content), allow_nan=False))
     elif table_format == "markdown":
-        print(tables.markdown_table(compared.rows))
+        print(tables.markdown_table(rows))
     elif table_format == "latex":
-        print(tables.latex_table(compared.rows))
+        print(tables.latex_table(rows))
     elif table_format == "csv":
-        print(tables.csv_table(compared.rows))
+        print(tables.csv_table(rows))
     else:
         print(_text(compared))
     if out is not None:
@@ -79,12 +80,13 @@ def compare(
 def _text(compared: "Compared") -> str:
     from orbitset.report.tables import tests_heading, text_table, text_tests
 
+    rows = [row.to_json() for row in compared.rows]
     tests = []
     if compared.tests:
-        tests = [tests_heading(compared.tests), "", text_tests(compared.tests, compared.rows), ""]
+        tests = [tests_heading(compared.tests), "", text_tests(compared.tests, rows), ""]
     return "\n".join(
         [
-            text_table(compared.rows),
+            text_table(rows),
             "",
             *tests,
             compared.about_tests,

@@ -85,7 +85,7 @@ def data_check(
 
 def _check_videos(source: str, as_json: bool) -> None:
     from orbitset.datasets.video import load_videos
-    from orbitset.experiments.config import VideoConfig
+    from orbitset.protocols import VideoConfig
 
     found = load_videos(
         Path(source), is_colour=True, segments=VideoConfig().segments, on_problem="skip"

@@ -13,7 +13,7 @@ import typer
 from orbitset.errors import ConfigError
 
 if TYPE_CHECKING:
-    from orbitset.runs import Run
+    from orbitset.run_folder import Run
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
@@ -43,7 +43,41 @@ OnProblemOption = Annotated[
     ),
 ]
 Seed = Annotated[
-    int | None, typer.Option(help="Of weights, orbits and batches; 0 if not given.", min=0)
+    int | None,
+    typer.Option(help="Random seed of weights, orbits and batches; 0 by default.", min=0),
+]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        help="OJ, OT, OE, ST, EX or AE; with -STN a spatial transformer in front. OJ by default."
+    ),
+]
+LossOption = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="MODULE:NAME",
+        help="A loss of your own in place of a method, such as my_losses:info_nce.",
+    ),
+]
+MethodsOption = Annotated[
+    str | None,
+    typer.Option(help="Methods or losses, such as OJ,ST-STN,my_losses:info_nce; all by default."),
+]
+ProtocolOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How codes are judged: one-shot, finding, pairs, or a class of your own, module:Class.",
+    ),
+]
+MeasureOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--measure",
+        metavar="MODULE:NAME",
+        help="A further measure at every evaluation: a function of held-out codes and their labels.",
+    ),
 ]
 
 
@@ -78,6 +112,15 @@ def listed(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",")]
 
 
+def method_or_loss(method: str | None, loss: str | None) -> str | None:
+    """What --method or --loss names."""
+    if method is not None and loss is not None:
+        raise ConfigError("--loss takes the place of --method; give one of them")
+    if loss is not None and ":" not in loss:
+        raise ConfigError(f"--loss is {loss!r}; write module:name, such as my_losses:info_nce")
+    return method if loss is None else loss
+
+
 def check_flags(resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise ConfigError("--resume and --overwrite contradict each other; give one of them")
@@ -85,7 +128,7 @@ def check_flags(resume: bool, overwrite: bool) -> None:
 
 def print_results(results: dict[str, Any], as_json: bool) -> None:
     from orbitset.report.tables import tests_heading, text_table, text_tests
-    from orbitset.runs import without_nan
+    from orbitset.run_folder import without_nan
 
     rows, tests = results["rows"], results.get("tests", [])
     if as_json:

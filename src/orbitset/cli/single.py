@@ -11,10 +11,14 @@ from orbitset.cli.options import (
     CropsOption,
     Device,
     Json,
+    LossOption,
+    MeasureOption,
+    MethodOption,
     OnProblemOption,
     OrbitOption,
     Out,
     Overwrite,
+    ProtocolOption,
     Quiet,
     Resume,
     Seed,
@@ -22,12 +26,13 @@ from orbitset.cli.options import (
     find_device,
     interruptible,
     listed,
+    method_or_loss,
     print_results,
     say,
 )
 
 if TYPE_CHECKING:
-    from orbitset.runs import Run
+    from orbitset.run_folder import Run
 
 _NO_GAIN = "More orbits may help, or a longer training (--epochs), another --method or --encoder."
 
@@ -46,9 +51,9 @@ def demo(
 
     Example: orbitset demo --out runs/demo
     """
-    from orbitset.experiments.demo import NOTE, demo_configs, run_demo, stored_configs
     from orbitset.report import write_report
-    from orbitset.runs import Run
+    from orbitset.run_folder import Run
+    from orbitset.runs.demo import NOTE, demo_configs, run_demo, stored_configs
     from orbitset.training.progress import default_progress
 
     check_flags(resume, overwrite)
@@ -77,10 +82,10 @@ def train(
             metavar="X", help="A recipe (affine-mnist, affine-digits) or a path of data."
         ),
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(help="OJ, OT, OE, ST, EX or AE; with -STN a spatial transformer in front."),
-    ] = None,
+    method: MethodOption = None,
+    loss: LossOption = None,
+    protocol: ProtocolOption = None,
+    measures: MeasureOption = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over all members.")] = None,
     orbit: OrbitOption = None,
     canonical: CanonicalOption = None,
@@ -143,24 +148,25 @@ def train(
 
     Example: orbitset train products/   (a sub-folder for each product)
     """
-    from orbitset.experiments.compose import compose_config, described
-    from orbitset.experiments.single import train as train_experiment
+    from orbitset.files import file_name
+    from orbitset.recipes.compose import Request, compose_config, described
     from orbitset.report import write_report
     from orbitset.report.tables import pixels_do_as_well
-    from orbitset.runs import Run
+    from orbitset.run_folder import Run
+    from orbitset.runs.train import train as train_experiment
     from orbitset.training.progress import default_progress
 
     check_flags(resume, overwrite)
-    config = compose_config(
-        source,
-        method=method,
+    request = Request(
+        source=source,
+        method=method_or_loss(method, loss),
+        protocol=protocol,
+        measures=tuple(measures or ()),
         epochs=epochs,
         seed=seed,
-        settings=settings or [],
-        config_file=config_file,
-        resumed=Run(out) if resume and out is not None else None,
         init=init,
         encoder=encoder,
+        settings=tuple(settings or ()),
         observed={
             name: value
             for name, value in (
@@ -176,9 +182,14 @@ def train(
             if value is not None
         },
     )
+    config = compose_config(
+        request,
+        config_file=config_file,
+        resumed=Run(out) if resume and out is not None else None,
+    )
     if not quiet and (chosen := described(config)):
         say(chosen)
-    run = Run(out or Path("runs") / f"{config.name}-{config.method}")
+    run = Run(out or Path("runs") / file_name(f"{config.name}-{config.method}"))
     with interruptible(run):
         results = train_experiment(
             config,
@@ -226,19 +237,18 @@ def evaluate(
 
     Example: orbitset evaluate runs/affine-digits-OJ --shots 1 --shots 5
     """
-    from orbitset.experiments.reevaluate import evaluate_run
-    from orbitset.runs import Run
+    from orbitset.protocols import Numbers
+    from orbitset.run_folder import Run
+    from orbitset.runs.evaluate import evaluate_run
 
-    rows = evaluate_run(
-        Run(folder),
+    numbers = Numbers(
         shots=tuple(shots) if shots else None,
         neighbours=neighbours,
         draws=draws,
         gallery_images=gallery,
         test_images=test_images,
-        device=find_device(device),
-        say=say,
     )
+    rows = evaluate_run(Run(folder), numbers, device=find_device(device), say=say)
     print_results({"rows": rows}, as_json)
 
 
@@ -250,10 +260,10 @@ def report(
 
     Example: orbitset report runs/demo
     """
-    from orbitset.experiments.study import stored_study
-    from orbitset.experiments.summary import summarise
     from orbitset.report import write_report
-    from orbitset.runs import Run
+    from orbitset.results.stored import stored_study
+    from orbitset.results.summary import summarise
+    from orbitset.run_folder import Run
 
     run = Run(folder).require()
     with run.locked():

@@ -11,6 +11,7 @@ from orbitset.cli.options import (
     Device,
     Jobs,
     Json,
+    MethodsOption,
     OnProblemOption,
     Out,
     Overwrite,
@@ -25,8 +26,8 @@ from orbitset.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from orbitset.experiments.study import Study
-    from orbitset.runs import Run
+    from orbitset.recipes.study import Study
+    from orbitset.run_folder import Run
 
 
 def reproduce(
@@ -34,9 +35,7 @@ def reproduce(
         str,
         typer.Argument(metavar="NAME", help="affine-mnist, heads, multi-pie, pie32 or pointing04"),
     ],
-    methods: Annotated[
-        str | None, typer.Option(help="Some of the methods: OJ,OE,ST-STN. All if not given.")
-    ] = None,
+    methods: MethodsOption = None,
     epochs: Annotated[
         float | None, typer.Option(help="Length of every training on affine-mnist; EX: 1 at most.")
     ] = None,
@@ -77,11 +76,11 @@ def reproduce(
     Example: orbitset reproduce affine-mnist --epochs 0.002 --test-images 2000 --seeds 2
     """
     from orbitset.errors import check_choice
-    from orbitset.experiments.reproduce import EXPERIMENTS, Asked, study_of
-    from orbitset.experiments.study import run_study
-    from orbitset.experiments.summary import summarise
+    from orbitset.recipes.reproduce import EXPERIMENTS, Asked, study_of
     from orbitset.report import write_report
-    from orbitset.runs import Run
+    from orbitset.results.summary import summarise
+    from orbitset.run_folder import Run
+    from orbitset.runs.study import run_study
     from orbitset.training.progress import default_progress
 
     check_flags(resume, overwrite)
@@ -124,8 +123,9 @@ def reproduce(
 def begun(name: str, run: "Run") -> "Study":
     """The study in a folder, to be gone on with as it was started."""
     from orbitset.errors import ConfigError, DataError, RunError
-    from orbitset.experiments.reproduce import Asked, study_of
-    from orbitset.experiments.study import changed, stored_study
+    from orbitset.recipes.reproduce import Asked, study_of
+    from orbitset.recipes.study import changed
+    from orbitset.results.stored import stored_study
 
     study = stored_study(run)
     if study.name != name:

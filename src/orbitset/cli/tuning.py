@@ -10,6 +10,7 @@ from orbitset.cli.options import (
     Device,
     Jobs,
     Json,
+    MethodsOption,
     Out,
     Quiet,
     Resume,
@@ -27,9 +28,7 @@ def tune(
             metavar="X", help="A recipe (affine-mnist, affine-digits) or a path of data."
         ),
     ],
-    methods: Annotated[
-        str | None, typer.Option(help="OJ,OT,OE,ST,EX,AE,OT-STN,ST-STN if not given.")
-    ] = None,
+    methods: MethodsOption = None,
     trials: Annotated[
         int | None, typer.Option(help="Settings tried for every method; 20 if not given.")
     ] = None,
@@ -55,11 +54,12 @@ def tune(
 
     Example: orbitset tune affine-digits --methods OJ,OE --images 100000
     """
-    from orbitset.experiments.compose import computed_config
-    from orbitset.experiments.methods import METHODS, parse_method
-    from orbitset.experiments.tuning import Search, stored_search
-    from orbitset.experiments.tuning import tune as tune_methods
-    from orbitset.runs import Run
+    from orbitset.recipes.affine_mnist import METHODS
+    from orbitset.recipes.compose import computed_config
+    from orbitset.recipes.methods import parse_method
+    from orbitset.run_folder import Run
+    from orbitset.runs.tuning import Search, stored_search
+    from orbitset.runs.tuning import tune as tune_methods
     from orbitset.training.progress import default_progress
 
     run = Run(out or Path("runs") / f"tune-{Path(source).absolute().stem}")

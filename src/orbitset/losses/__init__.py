@@ -10,6 +10,7 @@ from orbitset.losses.methods import (
     LossConfig,
     OrbitJoint,
     SupervisedTriplet,
+    as_objective,
     build_loss,
     objective,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "TripletLoss",
     "TripletMiner",
     "Triplets",
+    "as_objective",
     "build_loss",
     "distance_matrix",
     "exemplar_loss",

@@ -8,10 +8,11 @@ An objective that says `is_replayable` promises to work on the GPU alone, on ten
 the batch's only: nothing read back, nothing drawn on the host, no Python state. Its step can be recorded.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -311,3 +312,20 @@ def _of_method(
             return Exemplar(code_size=code_size, num_orbits=num_orbits)
         case "AE":
             return Autoencoder(reduction=config.reduction)
+
+
+def as_objective(loss: Any) -> nn.Module:
+    if isinstance(loss, nn.Module):
+        return loss
+    positional = [
+        p
+        for p in inspect.signature(loss).parameters.values()
+        if p.default is p.empty and p.kind is not p.KEYWORD_ONLY
+    ]
+    uses = len(positional) > 2
+
+    def call(codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
+        terms = loss(codes, batch, rectified) if uses else loss(codes, batch)
+        return terms if isinstance(terms, Mapping) else {"loss": terms}
+
+    return _Function(call, uses, False)

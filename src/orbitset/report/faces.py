@@ -18,7 +18,7 @@ from orbitset.report.study import (
     times,
 )
 from orbitset.report.tables import metric_name
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 _Rows = list[tuple[str, Sequence[np.ndarray | None]]]
 _Hits = dict[str, Sequence[bool | None]]

@@ -17,7 +17,7 @@ from orbitset.report.tables import (
     ordered,
     write_tables,
 )
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 
 def write_report(run: Run, results: dict[str, Any] | None = None) -> Path:

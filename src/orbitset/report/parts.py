@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 
 from orbitset.errors import RunError
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 CSS = """
 :root { --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb; --accent: #c8384e; }

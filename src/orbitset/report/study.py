@@ -16,7 +16,7 @@ from orbitset.report.tables import (
     metric_name,
     ordered,
 )
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 
 _SHOWN_COLUMNS = 10
 _HOW = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.files import write_atomically
-from orbitset.runs import without_nan
+from orbitset.run_folder import without_nan
 
 METRIC_NAMES = {
     "accuracy": "one-shot accuracy",

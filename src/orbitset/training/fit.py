@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from orbitset.errors import ConfigError, RunError, TrainingError, check_choice
 from orbitset.precision import Precision, in_bfloat16
-from orbitset.runs import Run
+from orbitset.run_folder import Run
 from orbitset.training.checkpoint import load_checkpoint, save_checkpoint
 from orbitset.training.monitors import Monitor, collapse_warning
 from orbitset.training.optimizer import adam, groups_of, set_rate

@@ -1,0 +1,49 @@
+"""What one evaluation says of one measure, in the one shape that every measure has."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Repeated = Literal["runs", "draws", "splits", "seeds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A mean, and what its spread is over.
+
+    >>> Score(mean=0.5).to_json()
+    {'mean': 0.5, 'sd': None, 'n': 1, 'repeated': 'runs'}
+    """
+
+    mean: float
+    sd: float | None = None
+    n: int = 1
+    repeated: Repeated = "runs"
+    """What was repeated n times"""
+    interval: tuple[float, float] | None = None
+    """The 2.5th and 97.5th percentiles over the repetitions"""
+    sides: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """The scores on the validation side `va` and on the test side `te` of every split: a stopping time is chosen
+    on one and scored on the other"""
+    epoch: float | None = None
+    """When training was stopped for it, if that was before its end"""
+
+    def to_json(self, *, with_sides: bool = True) -> dict[str, Any]:
+        values: dict[str, Any] = {"mean": self.mean, "sd": self.sd}
+        if self.interval is not None:
+            values |= dict(zip(("low", "high"), self.interval, strict=True))
+        values |= {"n": self.n, "repeated": self.repeated}
+        return values | {name: list(side) for name, side in self.sides.items() if with_sides}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Score":
+        """The score in a record; raises KeyError or TypeError where it is damaged."""
+        low, high = values.get("low"), values.get("high")
+        return Score(
+            mean=values["mean"],
+            sd=values["sd"],
+            n=values["n"],
+            repeated=values["repeated"],
+            interval=None if low is None or high is None else (low, high),
+            sides={name: values[name] for name in values if name in ("va", "te")},
+        )

@@ -1,0 +1,297 @@
+"""Verification and retrieval on observed orbits: the paper's faces.
+
+What is tested on was not trained on. On each part of it the AUC over all pairs says whether images of one
+label are nearer than those of two, and top-1 how often the nearest image has the query's label, after those
+that would be too easy to find are left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from orbitset.datasets.observed import ObservedImages
+from orbitset.datasets.video import frames_of
+from orbitset.encoders import Encoder
+from orbitset.errors import ConfigError, DataError
+from orbitset.evaluation.clustering import cluster_scores
+from orbitset.evaluation.exclusion import Near, Rule, Same
+from orbitset.evaluation.labelled import Labelled, Metric
+from orbitset.evaluation.retrieval import Retrieval, retrieve
+from orbitset.evaluation.score import Score
+from orbitset.evaluation.verification import verify
+from orbitset.orbits.observed import group_orbits
+from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, Scores
+from orbitset.protocols.figures import to_uint8, tsne_points
+from orbitset.protocols.images import ObservedSplit
+from orbitset.seeds import stream
+
+MEASURES = ("auc", "top1")
+_STRIP_ROWS = 4
+_MISTAKES = 2
+_MOST_TSNE_POINTS = 2_600
+_FARS = (0.001, 0.01, 0.1)
+_TOP = 5
+_MOST_CALIBRATED = 4_000
+"""Images compared with one another for thresholds; more would say the same"""
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsSettings:
+    """Verification and retrieval on observed images that were not trained on."""
+
+    split_by: str
+    """The factor whose values tell what is trained on and what is tested on"""
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    validation: tuple[str, ...] = ()
+    """To choose a stopping time on; if there are none, the end of training counts"""
+    exclude: tuple[str, ...] = ()
+    """Retrieval leaves out images of the query's label that share one of these factors with it"""
+    apart: int = 0
+    """Retrieval leaves out frames of one video that are fewer frames than this away from the query"""
+    seed: int = 0
+    """Seed of what the figures show"""
+    pictures: int = 40
+    """Queries kept for the figures, with their nearest images; 0 for none"""
+    tsne_labels: int = 10
+    """Labels whose test images are drawn in the plane; 0 for none"""
+
+    def __post_init__(self) -> None:
+        for name in ("train", "test"):
+            if not getattr(self, name):
+                raise ConfigError(f"evaluation.{name} is empty; give values of {self.split_by}")
+        parts = [*self.train, *self.validation, *self.test]
+        twice = sorted({value for value in parts if parts.count(value) > 1})
+        if twice:
+            raise ConfigError(
+                f"{self.split_by} {', '.join(twice)} is in two of evaluation.train, validation and test; "
+                "what is tested on must not be trained on"
+            )
+        for name in ("apart", "pictures", "tsne_labels"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"evaluation.{name} is {getattr(self, name)}; give at least 0")
+
+    @property
+    def can_keep_best(self) -> bool:
+        return bool(self.validation)
+
+    def without_figures(self) -> dict[str, Any]:
+        return {"pictures": 0, "tsne_labels": 0}
+
+
+class Pairs(Protocol):
+    """All pairs of test images, and for each its nearest other image."""
+
+    orbits = "observed"
+    Settings = PairsSettings
+    about = About(
+        how="Verification: AUC over all pairs of held-out images, by their squared distance. Retrieval: top-1, how "
+        "often the nearest held-out image shows the same, after those that would be too easy to find are left "
+        "out.",
+        measures={"auc": "verification AUC", "top1": "top-1 retrieval"},
+        curves=MEASURES,
+        about_tests="Every seed is a training of its own on the same images: what other images would\n"
+        "change, it does not say.",
+        about_study="Every split is trained anew, but where splits share images they are trained on, the paired "
+        "t-test is too sure of itself. The corrected one widens its variance after Nadeau and Bengio, by the "
+        "size of the part that is scored over that of the part that is trained on; Wilcoxon's asks nothing of "
+        "the distribution but symmetry.",
+    )
+
+    def __init__(
+        self, images: ObservedSplit, settings: PairsSettings, *, margin: float | None = None
+    ) -> None:
+        self.images, self.settings = images, settings
+        self.about = replace(
+            self.about,
+            label=images.label,
+            tested_share=len(settings.test) / len(settings.train),
+            has_swapped_sides=bool(settings.validation),
+        )
+
+    @property
+    def rule(self) -> Rule | None:
+        """What retrieval leaves out: images of the query's label that share one of the factors with it, and
+        frames of its moment."""
+        shared: Rule | None = None
+        for factor in self.settings.exclude:
+            shared = Same(factor) if shared is None else shared | Same(factor)
+        rule = None if shared is None else Same(self.images.label) & shared
+        if not self.settings.apart:
+            return rule
+        moment = Same("video") & Near("frame", self.settings.apart)
+        return moment if rule is None else rule | moment
+
+    def held_out(self, encode: Encode) -> dict[str, Labelled]:
+        return {
+            side: self.images.encode(encode, images) for side, images in self.images.sides.items()
+        }
+
+    def scores(self, codes: Mapping[str, Labelled], encode: Encode) -> Scores:
+        by_side = {
+            side: self.score(codes[side], images) for side, images in self.images.sides.items()
+        }
+        scores: dict[str, Score | float] = {}
+        for name in MEASURES:
+            sides = {side: [values[name]] for side, values in by_side.items()}
+            scores[name] = Score(mean=by_side["te"][name], sides=sides if "va" in sides else {})
+        if unanswerable := by_side["te"]["unanswerable"]:
+            scores["unanswerable"] = unanswerable
+        return scores
+
+    def score(self, codes: Labelled, images: ObservedImages) -> dict[str, float]:
+        """AUC and top-1 of the codes of images, and how many queries nothing could answer."""
+        answered = self.retrieved(codes, images)
+        if answered.num_unanswerable == len(codes):
+            raise DataError(
+                f"no test image has another of its {self.images.label} to find, once those that share its "
+                f"{' or '.join(self.settings.exclude)} are left out",
+                hint="name fewer factors in evaluation.exclude",
+            )
+        try:
+            auc = verify(codes, fars=()).auc
+        except ValueError as error:
+            raise DataError(f"the test images cannot be scored: {error}") from None
+        return {
+            "auc": auc,
+            "top1": answered.precision_at(1),
+            "unanswerable": answered.num_unanswerable,
+        }
+
+    def retrieved(self, codes: Labelled, images: ObservedImages, **options: Any) -> Retrieval:
+        """What every image finds among the others, without what the experiment leaves out."""
+        factors = {name: ids.to(codes.codes.device) for name, ids in images.factors.items()}
+        if self.settings.apart:
+            factors["frame"] = frames_of(images).to(codes.codes.device)
+        return retrieve(codes, factors=factors, exclude=self.rule, **options)
+
+    def rows(self, records: list[dict[str, Any]]) -> dict[str, Score]:
+        """With validation images also the scores where these would have stopped the training."""
+        if "va" not in self.images.sides or len(records) < 2:
+            return {}
+        stopped = {
+            name: max(records[1:], key=lambda record: record[name]["va"][0]) for name in MEASURES
+        }
+        return {
+            f"{name}_stopped": replace(
+                Score.from_json(record[name]), sides={}, epoch=record["epoch"]
+            )
+            for name, record in stopped.items()
+        }
+
+    @torch.inference_mode()
+    def figures(self, model: Encoder, encode: Encode) -> dict[str, Tensor]:
+        """Of private images nothing from which one could be seen."""
+        arrays: dict[str, Tensor] = {}
+        if self.images.is_private:
+            return arrays
+        if self.settings.tsne_labels:
+            arrays |= self._in_the_plane(encode)
+        if self.settings.pictures:
+            arrays |= self._pictures(model, encode)
+        return arrays
+
+    def _in_the_plane(self, encode: Encode) -> dict[str, Tensor]:
+        """The codes of the first few labels, evenly thinned if they are many."""
+        test = self.images.sides["te"]
+        ids = test.factors[self.images.label]
+        first = ids.unique()[: self.settings.tsne_labels]
+        chosen = torch.isin(ids, first).nonzero().squeeze(1)
+        chosen = chosen[:: -(-len(chosen) // _MOST_TSNE_POINTS)]
+        codes = self.images.encode(encode, test[chosen])
+        if len(codes) < 10:
+            return {}
+        points = tsne_points(codes.codes, self.settings.seed)
+        return {"tsne": points, "tsne_labels": codes.labels}
+
+    def _pictures(self, model: Encoder, encode: Encode) -> dict[str, Tensor]:
+        """Random queries with their targets, their nearest images and what is decoded from them; and the
+        first mistakes in the order of all queries, since there may be none among those."""
+        test = self.images.sides["te"]
+        retrieved = self.retrieved(self.images.encode(encode, test), test)
+        answerable = retrieved.answerable_Q.nonzero().squeeze(1).cpu()
+        generator = stream("pictures", self.settings.seed)
+        order = answerable[torch.randperm(len(answerable), generator=generator)]
+        nearest_Q, is_hit_Q = retrieved.nearest_QK[:, 0].cpu(), retrieved.is_hit_QK[:, 0].cpu()
+        orbits = self.images.orbits_of(test)
+        orbit_N = group_orbits(dict(test.factors), self.images.config.orbit)[0]
+
+        def pictures_of(queries: Tensor) -> dict[str, Tensor]:
+            targets = orbits.canonical_row_N.cpu()[orbit_N[queries]]
+            return {
+                "query": test.images[queries],
+                "canonical": test.images[targets],
+                "nearest": test.images[nearest_Q[queries]],
+                "rectified": to_uint8(self.images.rectify(model, test.images[queries])),
+            }
+
+        queries = order[: self.settings.pictures]
+        mistakes = order[~is_hit_Q[order]][:_MISTAKES]
+        strips = torch.arange(min(_STRIP_ROWS, len(orbits)))
+        widest = int(orbits.size_N.min())
+        device = self.images.device
+        members = [
+            orbits.members(strip.expand(widest).to(device), torch.arange(widest, device=device))
+            for strip in strips
+        ]
+        arrays = pictures_of(queries) | {
+            "is_hit": is_hit_Q[queries],
+            "members": to_uint8(torch.stack(members)),
+        }
+        if len(mistakes):
+            arrays |= {f"mistake_{name}": images for name, images in pictures_of(mistakes).items()}
+        return arrays
+
+    def pairs(self, encode: Encode) -> tuple[Labelled, str]:
+        """Test images, or some of their labels where they are many."""
+        side = "va" if "va" in self.images.sides else "te"
+        images, label = self.images.sides[side], self.images.label
+        if (
+            len(images) > _MOST_CALIBRATED
+        ):  # whole labels, since members of one lie next to each other
+            count = images.factors[label].bincount()
+            order = torch.randperm(len(count), generator=stream("calibration"))
+            kept = order[count[order].cumsum(0) <= _MOST_CALIBRATED]
+            kept = kept if len(kept) > 1 else order[:2]
+            images = images[
+                torch.isin(images.factors[label], kept.to(images.factors[label].device))
+            ]
+        values = self.settings.validation if side == "va" else self.settings.test
+        held_out = f"{self.settings.split_by} {', '.join(values)}"
+        if len(values) > _MOST_NAMED:
+            held_out = f"{len(values):,} values of {self.settings.split_by}"
+        words = f"images with {held_out}, where the same {label} is the same thing"
+        return self.images.encode(encode, images), words
+
+    def evaluate_anew(self, encode: Encode, numbers: Numbers, say: Say) -> dict[str, Score]:
+        """Verification over all pairs, retrieval with the experiment's exclusions, and k-means."""
+        if numbers != Numbers():
+            raise ConfigError(
+                "numbers of labelled and test images are for runs on computed orbits; "
+                "this one is evaluated on all pairs of its test images"
+            )
+        images = self.images.sides["te"]
+        say(f"encoding {len(images):,} test images and comparing all pairs")
+        codes = self.images.encode(encode, images)
+        scores: dict[str, float] = {}
+        for metric in get_args(Metric):
+            suffix = "" if metric == "euclidean" else f"_{metric}"
+            verified = verify(codes, metric=metric, fars=_FARS)
+            scores[f"auc{suffix}"] = verified.auc
+            scores[f"eer{suffix}"] = verified.eer
+            for far in _FARS:
+                scores[f"tar_at_far_{far}{suffix}"] = verified.tar_at(far)
+            retrieved = self.retrieved(codes, images, k=_TOP, metric=metric, whole_ranking=True)
+            scores[f"top1{suffix}"] = retrieved.precision_at(1)
+            scores[f"top{_TOP}{suffix}"] = retrieved.precision_at(_TOP)
+            scores[f"map{suffix}"] = retrieved.mean_average_precision
+        if retrieved.num_unanswerable:
+            say(f"{retrieved.num_unanswerable:,} queries have nothing to find and are not scored")
+        say("clustering")
+        clusters = cluster_scores(codes)
+        scores |= {"nmi": clusters.nmi, "ari": clusters.ari}
+        return {name: Score(mean=value) for name, value in scores.items()}

@@ -1,0 +1,240 @@
+"""From what was typed to one complete configuration."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orbitset.config import with_settings
+from orbitset.datasets.named import FACES, MULTI_PIE, is_table, is_video, load_splits
+from orbitset.datasets.plain import is_plain, load_plain
+from orbitset.encoders.named import check_backbone
+from orbitset.encoders.rectifying import PAPERS
+from orbitset.errors import ConfigError, check_choice
+from orbitset.models.folder import read_description
+from orbitset.orbits.computed import OrbitConfig
+from orbitset.orbits.observed import ObservedConfig
+from orbitset.recipes.affine_images import (
+    affine_digits,
+    affine_images,
+    described_plain,
+    plain_images,
+)
+from orbitset.recipes.affine_mnist import affine_mnist
+from orbitset.recipes.experiment import Experiment, read_experiment, with_method, with_protocol
+from orbitset.recipes.length import evaluated_often
+from orbitset.recipes.methods import parse_method
+from orbitset.recipes.own_images import described_orbits, observed_images, observed_videos
+from orbitset.run_folder import Run
+
+RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for; None where nothing was said."""
+
+    source: str | None = None
+    """A recipe or data"""
+    method: str | None = None
+    protocol: str | None = None
+    measures: tuple[str, ...] = ()
+    epochs: float | None = None
+    seed: int | None = None
+    init: Path | None = None
+    """A model to begin with, whose network and size of images are taken"""
+    encoder: str | None = None
+    """A network other than the paper's"""
+    observed: Mapping[str, Any] = field(default_factory=dict)
+    """What was said about observed orbits: see `observed_images`"""
+    settings: tuple[str, ...] = ()
+
+    def named(self) -> "Request":
+        """The same with settings that have a name of their own in its place: `--set method=AE` is `--method AE`."""
+        own = {"method": str, "protocol": str, "train.epochs": float, "seed": int}
+        values: dict[str, Any] = {}
+        settings = []
+        for setting in self.settings:
+            name, _, text = (part.strip() for part in setting.partition("="))
+            if name not in own:
+                settings.append(setting)
+                continue
+            try:
+                values[name.removeprefix("train.")] = own[name](text)
+            except ValueError:
+                raise ConfigError(f"{name} is {text!r}; give a number") from None
+        return replace(self, **values, settings=tuple(settings))
+
+
+def compose_config(
+    request: Request, *, config_file: Path | None = None, resumed: Run | None = None
+) -> Experiment:
+    """The run's own configuration when resuming, a file's, or a recipe's; what else was asked for on top."""
+    request = request.named()
+    if config_file is not None and (request.source is not None or resumed is not None):
+        raise ConfigError("--config describes the whole run; leave out X and --resume beside it")
+    if resumed is not None and request.source is None:
+        resumed.require()
+    stored = None
+    if resumed is not None and resumed.exists:
+        stored = _of_run(resumed, request.source)
+    elif config_file is not None:
+        stored = read_experiment(_read_config(config_file))
+    if stored is not None:
+        for name, value in (("--init", request.init), (_flags(request.observed), request.observed)):
+            if value:
+                raise ConfigError(
+                    f"{name} describes a new training; this one is described by its own configuration",
+                    hint="change single settings with --set",
+                )
+    method = None if request.method is None else parse_method(request.method)
+    config = stored or _of_source(request, method or "OJ")
+    if method is not None and method != config.method:
+        config = with_method(config, method)
+    if request.protocol is not None and request.protocol != config.protocol:
+        config = with_protocol(config, request.protocol)
+    if request.measures:
+        config = replace(config, measures=request.measures)
+    if request.init is not None:
+        config = _beginning_with(config, request.init)
+    return _with_numbers(config, request)
+
+
+def described(config: Experiment) -> str:
+    """What was chosen for a user's own images, in words; nothing about a recipe."""
+    if isinstance(config.orbits, ObservedConfig):
+        return described_orbits(config)
+    return described_plain(config) if is_plain(config.data) else ""
+
+
+def computed_config(source: str, method: str, settings: Sequence[str]) -> Experiment:
+    """A recipe or data whose orbits are computed, with settings on top."""
+    if is_plain(source):
+        raise ConfigError(
+            f"{source} has images without labels; settings are searched for by one-shot accuracy"
+        )
+    if is_table(source) or is_video(source):
+        raise ConfigError(f"{source} has observed orbits; settings are searched for computed ones")
+    return compose_config(Request(source=source, method=method, settings=tuple(settings)))
+
+
+def _of_run(run: Run, source: str | None) -> Experiment:
+    if run.kind != "run":
+        raise ConfigError(f"{run.path} holds a {run.kind}", hint=run.resume_command)
+    config = read_experiment(run.config)
+    if source is not None and source != config.name and _path(source) != config.data:
+        raise ConfigError(f"{run.path} holds a run of {config.name}, not of {source}")
+    return config
+
+
+def _of_source(request: Request, method: str) -> Experiment:
+    """A new configuration for a recipe or data."""
+    source, observed = request.source, dict(request.observed)
+    if source is None:
+        raise ConfigError(
+            "nothing to train was named",
+            hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
+        )
+    if source in FACES or source.startswith(MULTI_PIE):
+        name = source.partition(":")[0]
+        raise ConfigError(f"{name} is an experiment of its own", hint=f"orbitset reproduce {name}")
+    if is_video(source):
+        _refuse(observed, "on_problem", "those of videos are segments")
+        return observed_videos(Path(source), method, settings=request.settings, **observed)
+    if is_plain(source):
+        _refuse(
+            observed, "on_problem", f"{source} has no sub-folders: every image there is an orbit"
+        )
+        train = load_plain(_path(source), on_problem=observed.get("on_problem", "skip")).train
+        num, channels, _, size_px = train.images.shape
+        return plain_images(_path(source), size_px, num, method, is_colour=channels == 3)
+    if is_table(source):
+        return observed_images(Path(source), method, settings=request.settings, **observed)
+    if observed:
+        raise ConfigError(
+            f"{_flags(observed)} describe the orbits of a manifest, a CSV or Parquet file, or of a folder"
+        )
+    if Path(source).exists():
+        splits = load_splits(_path(source))
+        size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None
+        num = len(splits.train)
+        return affine_images(_path(source), size_px, num, method, has_labels=has_labels)
+    check_choice("what to train, unless it is a path,", source, RECIPES)
+    return RECIPES[source](method)
+
+
+def _refuse(observed: Mapping[str, Any], allowed: str, reason: str) -> None:
+    wrong = {name: value for name, value in observed.items() if name != allowed}
+    if wrong:
+        raise ConfigError(f"{_flags(wrong)} describe the orbits of a manifest; {reason}")
+
+
+def _with_numbers(config: Experiment, request: Request) -> Experiment:
+    """With the length, the seed, the network and the settings that were asked for."""
+    settings = list(request.settings)
+    if request.encoder is not None:
+        if request.init is not None:
+            raise ConfigError("--init takes the model's network; leave out --encoder beside it")
+        settings.insert(0, f"encoder.backbone={request.encoder}")
+    if request.epochs is not None and isinstance(config.orbits, ObservedConfig):
+        config = evaluated_often(config, request.epochs)
+    elif request.epochs is not None:
+        settings.insert(0, f"train.epochs={request.epochs}")
+    if request.seed is not None:
+        settings.insert(0, f"seed={request.seed}")
+    config = with_settings(config, _with_equal_batches(config, settings))
+    if config.encoder.backbone != PAPERS:
+        check_backbone(config.encoder.backbone)
+    return config
+
+
+def _with_equal_batches(config: Experiment, settings: Sequence[str]) -> list[str]:
+    """Where only the members of a batch are set, its orbits change with them: it keeps its number of images."""
+    values = {name.strip(): text for name, _, text in (s.partition("=") for s in settings)}
+    members = values.get("orbits.members_per_batch", "")
+    if not members.strip().isdecimal() or "orbits.orbits_per_batch" in values or int(members) < 1:
+        return list(settings)
+    images = config.orbits.orbits_per_batch * config.orbits.members_per_batch
+    return [*settings, f"orbits.orbits_per_batch={max(1, round(images / int(members)))}"]
+
+
+def _beginning_with(config: Experiment, folder: Path) -> Experiment:
+    """The same with a model's network, and images as it takes them."""
+    about = read_description(folder)
+    if about.network.has_transformer != config.has_transformer:
+        has = "a" if about.network.has_transformer else "no"
+        raise ConfigError(
+            f"the model in {folder} has {has} spatial transformer; choose a method that has {has} such, by "
+            f"{'adding' if about.network.has_transformer else 'leaving out'} -STN"
+        )
+    encoder = replace(about.network.encoder, is_pretrained=False)
+    loss = config.loss
+    if encoder.code_norm != config.encoder.code_norm and getattr(loss, "margin", None) is not None:
+        loss = replace(loss, margin=None)  # a margin is one of a norm's distances
+    size_px, is_colour = about.input.size_px, about.input.is_colour
+    orbits: OrbitConfig | ObservedConfig
+    if isinstance(config.orbits, ObservedConfig):
+        orbits = replace(config.orbits, size_px=size_px, is_colour=is_colour)
+    else:
+        orbits = replace(config.orbits, canvas_px=size_px, is_colour=is_colour)
+    init = str(folder.resolve())
+    return replace(config, orbits=orbits, init=init, encoder=encoder, loss=loss)
+
+
+def _flags(observed: Mapping[str, Any]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in observed)
+
+
+def _path(source: str) -> str:
+    return str(Path(source).resolve())
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no configuration; give the config.json of a run")
+    return content

@@ -1,0 +1,261 @@
+"""One training, described whole: what config.json holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from orbitset.config import from_dict, to_dict
+from orbitset.encoders.rectifying import PAPERS, EncoderConfig
+from orbitset.errors import ConfigError, check_choice
+from orbitset.orbits.computed import OrbitConfig
+from orbitset.orbits.observed import ObservedConfig
+from orbitset.outside import import_named
+from orbitset.protocols import PROTOCOLS, Protocol, VideoConfig
+from orbitset.recipes.losses import LossContext, margin_of
+from orbitset.recipes.methods import Method, built_in, has_transformer, is_outside
+from orbitset.recipes.outside_loss import method_named, plain_settings
+from orbitset.training.fit import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One method trained once on orbits of one kind, and judged by one protocol."""
+
+    name: str
+    data: str
+    """The name of a data set, or the path of images"""
+    method: str = "OJ"
+    """A name of the table of methods, with -STN for a spatial transformer, or package.module:loss"""
+    protocol: str = "one-shot"
+    """one-shot, finding, pairs or package.module:Class"""
+    measures: tuple[str, ...] = ()
+    """Further measures on the held-out codes, as package.module:function"""
+    seed: int = 0
+    orbits: OrbitConfig | ObservedConfig = field(default_factory=OrbitConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    loss: Any = None
+    """The settings of the method's loss"""
+    classify_weight: float = 0.0
+    """The weight of classes that are learned beside the orbits"""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluation: Any = None
+    """The settings of the protocol"""
+    video: VideoConfig | None = None
+    """How videos become orbits, if the data are videos"""
+    is_private: bool = False
+    """Where the terms of the images ask for it: nothing is kept from which one could be seen, neither images
+    nor weights"""
+    init: str | None = None
+    """The folder of a model whose weights are begun with"""
+    cut_down: str | None = None
+    """In words, what makes it smaller than what it stands for; shown wherever its figures appear"""
+
+    def __post_init__(self) -> None:
+        method = built_in(self.method)
+        if method is None and not is_outside(self.method):
+            method = method_named(self.method)  # which names the nearest
+        if self.loss is None and method is not None:
+            object.__setattr__(self, "loss", method.settings())
+        if not is_outside(self.protocol):
+            check_choice("protocol", self.protocol, PROTOCOLS)
+            if self.evaluation is None:
+                object.__setattr__(self, "evaluation", PROTOCOLS[self.protocol].Settings())
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; give at least 0")
+        if self.classify_weight < 0:
+            raise ConfigError(f"classify_weight is {self.classify_weight}; give at least 0")
+        for name in self.measures:
+            if not is_outside(name):
+                raise ConfigError(
+                    f"the measure {name!r} is not understood; write package.module:function"
+                )
+        if method is not None:
+            self._check_method(method)
+        self._check_rates()
+        self._check_observed()
+        if self.train.keep == "best" and not getattr(self.evaluation, "can_keep_best", True):
+            raise ConfigError(
+                f"train.keep is best, and {self.protocol} has no validation images here to choose weights by; "
+                "set train.keep=last"
+            )
+
+    @property
+    def has_transformer(self) -> bool:
+        return has_transformer(self.method)
+
+    @property
+    def keeps_weights(self) -> bool:
+        return not self.is_private
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the weights are kept that were best on validation images, not those at the end."""
+        return self.train.keep == "best"
+
+    @property
+    def start(self) -> str:
+        """What the network before training is called in tables."""
+        return "untrained" if self.init is None else "begun with"
+
+    @property
+    def usual_distance(self) -> float | None:
+        """The mean squared distance of two random codes: 2k where their k entries have unit variance, 2 where
+        they have unit length. Codes without a norm have none."""
+        match self.encoder.code_norm:
+            case "batch" | "sphere":
+                return 2.0 * self.encoder.code_size
+            case "unit":
+                return 2.0
+            case "none":
+                return None
+
+    @property
+    def margin(self) -> float | None:
+        """The margin of the method's loss, if the method is one of ours and has one."""
+        method = built_in(self.method)
+        if method is None or not method.has_margin:
+            return None
+        return margin_of(self.loss, self.usual_distance)
+
+    def loss_context(self, *, num_orbits: int, num_classes: int) -> LossContext:
+        return LossContext(
+            code_size=self.encoder.code_size,
+            num_orbits=num_orbits,
+            num_classes=num_classes,
+            usual_distance=self.usual_distance,
+        )
+
+    @property
+    def rate_shares(self) -> dict[str, float]:
+        """The shares of the learning rate that parts of the model and of the loss have."""
+        inner = "encoder." if self.has_transformer else ""
+        shares = {
+            "transformer.": self.train.transformer_rate,
+            f"{inner}backbone.": self.train.backbone_rate,
+        }
+        shares |= dict.fromkeys(self._classifiers, self.train.classifier_rate)
+        return {part: share for part, share in shares.items() if share != 1}
+
+    @property
+    def _classifiers(self) -> list[str]:
+        """Where in the loss its classifiers are."""
+        method = built_in(self.method)
+        learns = method is not None and method.learns_classifier
+        has_classes = self.classify_weight > 0
+        of_orbits = ["loss.objective.classifier." if has_classes else "loss.classifier."]
+        return ["loss.classifier."] * has_classes + of_orbits * learns
+
+    def _check_method(self, method: Method) -> None:
+        if type(self.loss) is not method.settings:
+            raise ConfigError(
+                f"loss has the settings of another method than {self.method}: {type(self.loss).__name__}"
+            )
+        if self.classify_weight and method.needs_labels:
+            raise ConfigError(f"{self.method} learns from classes as it is; leave out the classes")
+        if method.compares_members and self.orbits.members_per_batch < 2:
+            raise ConfigError(
+                f"orbits.members_per_batch is {self.orbits.members_per_batch}, but {self.method} compares "
+                "members of one orbit; give at least 2"
+            )
+        if method.compares_orbits and self.orbits.orbits_per_batch < 2:
+            raise ConfigError(
+                f"orbits.orbits_per_batch is {self.orbits.orbits_per_batch}, but {self.method} compares "
+                "orbits: a batch with one orbit has no negatives; give at least 2"
+            )
+        observed = self.orbits if isinstance(self.orbits, ObservedConfig) else None
+        if observed and method.needs_labels and observed.label not in (None, *observed.orbit):
+            raise ConfigError(
+                f"{self.method} learns from {observed.label}, which the members of an orbit need not "
+                f"share; put it into orbits.orbit ({', '.join(observed.orbit)})"
+            )
+
+    def _check_rates(self) -> None:
+        if self.train.transformer_rate != 1 and not self.has_transformer:
+            raise ConfigError(
+                f"train.transformer_rate is for a transformer; {self.method} has none"
+            )
+        if self.train.backbone_rate != 1 and self.encoder.backbone == PAPERS:
+            raise ConfigError("train.backbone_rate is for another network than the paper's")
+        if self.train.classifier_rate != 1 and not self._classifiers:
+            raise ConfigError(
+                f"train.classifier_rate is for EX, or for classes beside the orbits; {self.method} has none"
+            )
+
+    def _check_observed(self) -> None:
+        if not isinstance(self.orbits, ObservedConfig):
+            return
+        if self.orbits.label is None:
+            raise ConfigError("orbits.label is not set; name the factor that is to be recognised")
+        if (self.orbits.classes is None) != (self.classify_weight == 0):
+            raise ConfigError(
+                "orbits.classes names the factor that has classes, classify_weight says how much they "
+                "count; set both or none"
+            )
+        if self.orbits.orbit == (self.orbits.classes,):
+            raise ConfigError(
+                f"{self.orbits.classes} is what tells the orbits apart; classes are shared by several"
+            )
+
+
+def with_method(config: Experiment, name: str) -> Experiment:
+    """The same with another method: settings of the loss that both have are kept."""
+    method = method_named(name)
+    train, shared = config.train, {}
+    if not method.has_transformer:
+        train = replace(train, transformer_rate=1.0)
+    if not method.learns_classifier and not config.classify_weight:
+        train = replace(train, classifier_rate=1.0)
+    own = {setting.name for setting in fields(method.settings)}
+    shared = {name: value for name, value in to_dict(config.loss).items() if name in own}
+    loss = from_dict(method.settings, shared, "loss.")
+    return replace(config, method=name, train=train, loss=loss)
+
+
+def with_protocol(config: Experiment, name: str, named_by: Path | None = None) -> Experiment:
+    """The same judged by another protocol: settings that both have are kept."""
+    settings = protocol_named(name, named_by).Settings
+    own = {setting.name for setting in fields(settings)}
+    shared = {name: value for name, value in to_dict(config.evaluation).items() if name in own}
+    evaluation = from_dict(settings, shared, "evaluation.")
+    return replace(config, protocol=name, evaluation=evaluation)
+
+
+def protocol_named(name: str, named_by: Path | None = None) -> type[Protocol]:
+    """The protocol of that name; one from outside is imported."""
+    if not is_outside(name):
+        check_choice("protocol", name, PROTOCOLS)
+        return PROTOCOLS[name]
+    protocol = import_named(name, what="protocol", named_by=named_by)
+    if not (isinstance(protocol, type) and issubclass(protocol, Protocol)):
+        raise ConfigError(f"{name} is not a class of protocols (orbitset.protocols.Protocol)")
+    return protocol
+
+
+def read_experiment(values: Mapping[str, Any]) -> Experiment:
+    """The configuration that config.json holds. Nothing that it names is imported: the settings of a loss or a
+    protocol from outside the package are taken as they are."""
+    orbits, loss, evaluation = (values.get(name) for name in ("orbits", "loss", "evaluation"))
+    is_observed = isinstance(orbits, Mapping) and "orbit" in orbits
+    method = built_in(str(values.get("method", "OJ")))
+    protocol = PROTOCOLS.get(str(values.get("protocol", "one-shot")))
+    types = {
+        "orbits": ObservedConfig if is_observed else OrbitConfig,
+        "loss": _plain(loss) if method is None else method.settings,
+        "evaluation": _plain(evaluation) if protocol is None else protocol.Settings,
+    }
+    return from_dict(Experiment, values, types=types)
+
+
+def _plain(values: Any) -> Any:
+    return plain_settings(tuple(values)) if isinstance(values, Mapping) else Any
+
+
+def resolved(config: Experiment, named_by: Path | None = None) -> tuple[Method, Experiment]:
+    """The method of an experiment, and the experiment with the types of all its settings checked. What comes
+    from outside the package is imported: `named_by` is the file that names it, if the user did not."""
+    method = method_named(config.method, named_by)
+    protocol = protocol_named(config.protocol, named_by)
+    loss = from_dict(method.settings, to_dict(config.loss), "loss.")
+    evaluation = from_dict(protocol.Settings, to_dict(config.evaluation), "evaluation.")
+    return method, replace(config, loss=loss, evaluation=evaluation)

@@ -1,0 +1,20 @@
+"""How long a training on observed orbits is, and when it is evaluated."""
+
+import math
+from dataclasses import replace
+
+from orbitset.errors import ConfigError
+from orbitset.recipes.experiment import Experiment
+
+_EARLY = (0.25, 0.5)
+_MOST_PARTS = 10
+
+
+def evaluated_often(config: Experiment, epochs: float) -> Experiment:
+    """Evaluated twice within the first epoch, then after each of up to ten equal parts."""
+    if not 0 < epochs < math.inf:
+        raise ConfigError(f"a training has {epochs} epochs; give it at least one image")
+    parts = min(_MOST_PARTS, max(1, int(epochs)))
+    moments = [*_EARLY, *(epochs * part / parts for part in range(1, parts))]
+    inside = tuple(moment for moment in sorted(moments) if moment < epochs) or (epochs / 2,)
+    return replace(config, train=replace(config.train, epochs=epochs, evaluate_at=inside))

@@ -1,0 +1,219 @@
+"""The table of methods: the one place that names them.
+
+A method is an objective, with its settings, its default settings for each family of experiments and its colour.
+`NAME-STN` puts a spatial transformer in front of the encoder. A name such as `my_losses:info_nce` is a loss from
+outside the package: see `outside_loss.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from orbitset.errors import check_choice
+from orbitset.recipes.losses import (
+    ExemplarSettings,
+    OrbitJointSettings,
+    OrbitTripletSettings,
+    ReconstructionSettings,
+    RectifySettings,
+    TripletSettings,
+)
+
+Family = Literal["affine-mnist", "faces"]
+STN = "-STN"
+
+
+def _batch(members: int) -> tuple[str, str]:
+    """Batches of 256 images with so many members of each orbit."""
+    return f"orbits.members_per_batch={members}", f"orbits.orbits_per_batch={256 // members}"
+
+
+def _on_sphere(learning_rate: float, members: int) -> tuple[str, ...]:
+    return "encoder.code_norm=sphere", f"train.learning_rate={learning_rate}", *_batch(members)
+
+
+_FACES_BATCH_NORM = ("encoder.code_norm=batch",)
+_FACES_SPHERE = ("encoder.code_norm=sphere", "train.learning_rate=0.003")
+_FACES_TRIPLETS = (*_FACES_SPHERE, "loss.margin_fraction=0.4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A way to learn codes."""
+
+    name: str
+    title: str
+    """The field's or the paper's name for it"""
+    settings: type
+    """The dataclass of its numbers, with a method `build(context)` that gives the objective"""
+    colour: str | None = None
+    decodes: bool = False
+    """Its objective looks at decoded images, so that they are worth showing"""
+    decoded: str = "rectified"
+    """What its decoded images are called"""
+    compares_members: bool = False
+    """A batch needs two members of an orbit"""
+    compares_orbits: bool = False
+    """A batch needs two orbits"""
+    needs_labels: bool = False
+    learns_classifier: bool = False
+    """The objective has weights of its own, a classifier"""
+    has_transformer: bool = False
+    members_per_batch: int = 4
+    """Members of each orbit in a batch of a user's own images"""
+    most_epochs: float | None = None
+    """Longest useful training on affine MNIST"""
+    defaults: Mapping[Family, tuple[str, ...]] = field(default_factory=dict)
+    """Settings for a family of experiments: what the paper leaves open, from searches on validation images"""
+    transformer_defaults: Mapping[Family, tuple[str, ...]] = field(default_factory=dict)
+    """Further settings with a spatial transformer in front"""
+
+    @property
+    def has_margin(self) -> bool:
+        return "margin" in self.settings.__dataclass_fields__
+
+    def default_settings(self, family: Family) -> tuple[str, ...]:
+        settings = self.defaults.get(family, _OUTSIDE_DEFAULTS[family])
+        more = self.transformer_defaults.get(family, ()) if self.has_transformer else ()
+        return (*settings, *more)
+
+
+_OUTSIDE_DEFAULTS: dict[Family, tuple[str, ...]] = {
+    "affine-mnist": _on_sphere(0.003, 4),
+    "faces": _FACES_SPHERE,
+}
+"""For losses from outside the package, which nobody has searched settings for"""
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(
+            name="OJ",
+            title="orbit joint",
+            settings=OrbitJointSettings,
+            colour="#c8384e",
+            decodes=True,
+            compares_members=True,
+            compares_orbits=True,
+            members_per_batch=13,
+            defaults={
+                "affine-mnist": (
+                    *_on_sphere(0.018, 2),
+                    "loss.discriminate_weight=0.03",
+                    "loss.margin_fraction=1",
+                    "loss.mining=all",
+                ),
+                "faces": _FACES_TRIPLETS,
+            },
+        ),
+        Method(
+            name="OT",
+            title="orbit triplet",
+            settings=OrbitTripletSettings,
+            colour="#dd8a1b",
+            compares_members=True,
+            compares_orbits=True,
+            members_per_batch=13,
+            defaults={
+                "affine-mnist": (
+                    "encoder.code_norm=none",
+                    "train.learning_rate=0.0017",
+                    *_batch(8),
+                    "loss.mining=all",
+                    "loss.margin=165",
+                ),
+                "faces": _FACES_TRIPLETS,
+            },
+            transformer_defaults={"affine-mnist": ("train.transformer_rate=0.01",)},
+        ),
+        Method(
+            name="OE",
+            title="orbit encode",
+            settings=RectifySettings,
+            colour="#00798c",
+            decodes=True,
+            defaults={"affine-mnist": _on_sphere(0.018, 1), "faces": _FACES_SPHERE},
+        ),
+        Method(
+            name="ST",
+            title="supervised triplet",
+            settings=TripletSettings,
+            colour="#30518e",
+            compares_orbits=True,
+            needs_labels=True,
+            defaults={
+                "affine-mnist": (*_on_sphere(0.0125, 2), "loss.margin_fraction=0.053"),
+                "faces": _FACES_BATCH_NORM,
+            },
+            transformer_defaults={"affine-mnist": ("train.transformer_rate=0.03",)},
+        ),
+        Method(
+            name="EX",
+            title="exemplar",
+            settings=ExemplarSettings,
+            colour="#5a9367",
+            learns_classifier=True,
+            most_epochs=1.0,  # a longer training knows the images by heart (docs/log.md)
+            defaults={
+                "affine-mnist": (*_on_sphere(0.0003, 1), "train.adam_eps=1e-6"),
+                "faces": _FACES_BATCH_NORM,
+            },
+        ),
+        Method(
+            name="AE",
+            title="autoencoder",
+            settings=ReconstructionSettings,
+            colour="#7d8597",
+            decodes=True,
+            decoded="decoded",
+            defaults={"affine-mnist": _on_sphere(0.029, 2), "faces": _FACES_BATCH_NORM},
+        ),
+    )
+}
+"""The paper's methods in its order"""
+
+
+def base_name(name: str) -> str:
+    """The method's name without a spatial transformer.
+
+    >>> base_name("OT-STN")
+    'OT'
+    """
+    return name.removesuffix(STN)
+
+
+def has_transformer(name: str) -> bool:
+    return name.endswith(STN)
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name is that of a loss from outside the package."""
+    return ":" in name
+
+
+def parse_method(name: str) -> str:
+    """The method's name as the table writes it; that of a loss from outside stays as it is.
+
+    >>> parse_method("ot-stn"), parse_method("my_losses:info_nce")
+    ('OT-STN', 'my_losses:info_nce')
+    """
+    if is_outside(name):
+        return name
+    check_choice("method", name.upper(), [*METHODS, *(f"{known}{STN}" for known in METHODS)])
+    return name.upper()
+
+
+def built_in(name: str) -> Method | None:
+    """The table's method of that name; None for a loss from outside, which would have to be imported."""
+    method = METHODS.get(base_name(name))
+    if method is None or not has_transformer(name):
+        return method
+    return replace(
+        method, name=name, title=f"{method.title}, spatial transformer", has_transformer=True
+    )
+
+
+def colour_of(name: str) -> str | None:
+    """The method's colour in figures; with a spatial transformer that of the method without."""
+    method = METHODS.get(base_name(name))
+    return None if method is None else method.colour

@@ -1,0 +1,289 @@
+"""Finished runs side by side: what each scored, whether that is more than chance, and how they were set.
+
+Runs that differ in nothing but the seed are one group, a line of the table. Only runs of one protocol can be
+compared: the same test images, labelled sets and splits, so that every test is paired. Computed orbits are
+paired over the halves of their test images, observed ones over seeds.
+"""
+
+import json
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from orbitset.config import differences, to_dict
+from orbitset.errors import ConfigError, RunError, check_choice
+from orbitset.evaluation.statistics import Correction
+from orbitset.files import remove_parts, write_atomically
+from orbitset.orbits.observed import ObservedConfig
+from orbitset.recipes.experiment import Experiment, read_experiment
+from orbitset.report.figures import accuracy_curves
+from orbitset.report.parts import picture
+from orbitset.report.tables import metric_name, write_tables
+from orbitset.results.curves import mean_curve
+from orbitset.results.row import Row
+from orbitset.results.significance import paired_tests, score_row
+from orbitset.results.stopping import Scores, about, measures_of, scores_of
+from orbitset.run_folder import Run, without_nan
+
+_PROTOCOL = (
+    "data:", "orbits.affine.", "orbits.photometric", "orbits.members:", "orbits.canvas_px:",
+    "orbits.is_colour:", "orbits.label:", "orbits.crops:", "orbits.on_problem:", "orbits.size_px:",
+    "orbits.min_members:", "video.", "protocol:", "measures:", "evaluation.",
+)  # fmt: skip
+"""How settings begin that say what is tested, and on what"""
+_SHORT = 32
+"""Longest description of a group in its label"""
+_WRITTEN = {"results.md", "results.tex", "results.csv", "results.json", "tests.json"}
+_UNPAIRED = (
+    "No test of significance: these are paired over seeds, and every configuration\n"
+    "needs the same two or more (--seed 0, --seed 1, …)."
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What `compare` found; groups of runs go by their labels."""
+
+    rows: list[Row]
+    """The scores of each group"""
+    tests: list[dict[str, Any]]
+    """Paired tests of the reference group (`method`) against every other (`against`), over splits or seeds;
+    none where there are too few of these"""
+    about_tests: str
+    """What they can say, or why there are none"""
+    differences: dict[str, dict[str, Any]]
+    """For each setting that differs, its value in each group"""
+    curves: list[tuple[str, list[dict[str, Any]]]]
+    """Epoch and measures of each group at its evaluations, averaged over seeds; the s.d. is over draws or, of
+    observed orbits, over seeds"""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Runs of one configuration, which stands here without its seed."""
+
+    config: Experiment
+    runs: list[Run]
+    seeds: tuple[int, ...]
+    """In the order of the runs"""
+
+    @property
+    def folder(self) -> str:
+        """The folder's name; of the folder of all seeds where each seed has its own within that."""
+        path = self.runs[0].path.resolve()
+        return path.parent.name if path.name.startswith("seed-") else path.name
+
+
+def compare(
+    runs: Sequence[Run], *, against: str | None = None, correction: Correction = "bonferroni"
+) -> Compared:
+    """Compare finished runs, or folders that hold several; the first group, or `against`, with each other.
+
+    Every measure is scored by early stopping on each split's validation side and averaged over seeds
+    within a split; of observed orbits without one, at the end. p is corrected for all comparisons of one
+    measure by one test.
+    """
+    check_choice("correction", correction, get_args(Correction))
+    has_study = any(run.exists and run.kind != "run" for run in runs)
+    singles = [single for run in runs for single in _singles(run)]
+    groups = _labelled(_grouped(singles, has_study=has_study))
+    if against is not None:
+        check_choice("against", against, groups)
+    marks = dict.fromkeys(filter(None, (group.config.cut_down for group in groups.values())))
+    mark = "; ".join(marks) or None
+    rows: list[Row] = []
+    tests: list[dict[str, Any]] = []
+    first = next(iter(groups.values()))
+    protocol = about(first.runs[0])
+    is_paired = protocol.paired_over == "splits" or _are_paired(list(groups.values()))
+    for measure in measures_of(first.runs[0]):
+        scores = {
+            label: _scores(group, measure, protocol.paired_over) for label, group in groups.items()
+        }
+        new_tests = []
+        if is_paired:
+            new_tests = paired_tests(against or next(iter(groups)), scores, correction=correction)
+        tests += [{"metric": measure, **test} for test in new_tests]
+        rows += [
+            replace(score_row(label, measure, of_group, new_tests), cut_down=mark)
+            for label, of_group in scores.items()
+        ]
+    own = [name.partition(":")[2] for name in first.config.measures]
+    drawn = (*protocol.curves, *own)
+    configs = {label: group.config for label, group in groups.items()}
+    return Compared(
+        rows=rows,
+        tests=tests,
+        about_tests=protocol.about_tests if is_paired else _UNPAIRED,
+        differences={
+            name: {label: _setting(config, name) for label, config in configs.items()}
+            for name in _differing(list(configs.values()))
+        },
+        curves=[(label, mean_curve(group.runs, drawn)) for label, group in groups.items()],
+    )
+
+
+def write_comparison(out: Path, compared: Compared) -> None:
+    """Write tables, tests.json and curves into a folder that is free for them."""
+    _check_out(out)
+    images = {}
+    for measure in [name for name in compared.curves[0][1][0] if name != "epoch"]:
+        drawn = accuracy_curves(compared.curves, None, measure, metric_name(measure))
+        name = "curves.png" if measure == "accuracy" else f"curves-{measure}.png"
+        images[name] = picture(drawn, compared.rows[0].cut_down)
+    content = without_nan(
+        {name: getattr(compared, name) for name in ("tests", "about_tests", "differences")}
+    )
+    text = json.dumps(content, indent=2, allow_nan=False)
+    # first what marks the folder as ours, lest a kill leave one that is refused ever after
+    write_atomically(out / "tests.json", f"{text}\n".encode())
+    remove_parts(out)
+    write_tables(out, [row.to_json() for row in compared.rows])
+    for name, image in images.items():
+        write_atomically(out / name, image)
+    for path in out.glob("curves*.png"):
+        if path.name not in images:  # of an earlier comparison
+            path.unlink()
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder that holds anything but an earlier comparison; touches nothing."""
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file; choose another folder with --out", is_usage=True)
+    names = {path.name for path in out.glob("[!.]*") if not path.match("curves*.png")}
+    if any(out.glob("[!.]*")) and not ("tests.json" in names and names <= _WRITTEN):
+        raise RunError(
+            f"{out} is not empty and was not written by compare; choose another folder with --out",
+            is_usage=True,
+        )
+
+
+def _singles(run: Run) -> list[Run]:
+    """The run itself, or the runs its folder holds; all finished."""
+    run.require().refuse_search("compared")
+    config = run.config
+    if run.kind == "run":
+        if not run.has_results:
+            hint = f"go on with it: {run.resume_command}"
+            raise RunError(f"{run.path} is not finished", hint=hint)
+        return [run]
+    names = config["runs"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RunError(
+            f"{run / 'config.json'} is damaged: its runs are {names!r}, no list of names"
+        )
+    singles = [Run(run / name) for name in names]
+    missing = [name for name, each in zip(names, singles, strict=True) if not each.has_results]
+    if missing:
+        raise RunError(
+            f"{run.path} is not finished: {len(missing)} of {len(names)} runs are missing, "
+            f"the first is {missing[0]}",
+            hint=f"go on with it: {run.resume_command}",
+        )
+    return singles
+
+
+def _grouped(runs: Sequence[Run], *, has_study: bool) -> list[_Group]:
+    """Runs of one protocol by their configuration; an error where there are not at least two groups."""
+    if len(runs) < 2:
+        raise ConfigError(f"give at least two runs to compare, not {len(runs)}")
+    configs = [_config(run) for run in runs]
+    for run, config in zip(runs, configs, strict=True):
+        if type(config.orbits) is not type(configs[0].orbits):
+            raise ConfigError(
+                f"of {runs[0].path} and {run.path} one has computed orbits and the other observed ones, "
+                "which are scored in different ways"
+            )
+        changed = [text for text in differences(configs[0], config) if text.startswith(_PROTOCOL)]
+        if changed:
+            is_split = has_study and any(text.startswith("evaluation.train:") for text in changed)
+            raise ConfigError(
+                f"{runs[0].path} and {run.path} were evaluated by different protocols: "
+                f"{'; '.join(changed)}",
+                hint="orbitset report compares the methods of a study over its splits"
+                if is_split
+                else None,
+            )
+        if _have_other_images(runs[0], run):
+            raise ConfigError(
+                f"{config.data} held other images when {run.path} was trained than for {runs[0].path}"
+            )
+    groups: dict[Experiment, dict[int, Run]] = {}
+    for run, config in zip(runs, configs, strict=True):
+        seeds = groups.setdefault(replace(config, seed=0), {})
+        if config.seed in seeds:
+            raise ConfigError(
+                f"{seeds[config.seed].path} and {run.path} are the same configuration with the same "
+                f"seed, {config.seed}; leave one of them out"
+            )
+        seeds[config.seed] = run
+    if len(groups) < 2:
+        raise ConfigError(
+            f"all {len(runs)} runs are seeds of one configuration; give another to compare it with"
+        )
+    return [
+        _Group(config, [seeds[seed] for seed in sorted(seeds)], tuple(sorted(seeds)))
+        for config, seeds in groups.items()
+    ]
+
+
+def _have_other_images(one: Run, other: Run) -> bool:
+    """Whether the images at one place were others, as far as that is known."""
+    known = [run.read_json("environment.json").get("data") for run in (one, other)]
+    return None not in known and known[0] != known[1]
+
+
+def _are_paired(groups: Sequence[_Group]) -> bool:
+    """Whether all have the same seeds, and more than one."""
+    return len(groups[0].seeds) > 1 and len({group.seeds for group in groups}) == 1
+
+
+def _config(run: Run) -> Experiment:
+    """What the run was asked to do, without what has no part in its scores."""
+    try:
+        config = read_experiment(run.config)
+    except ConfigError as error:
+        raise RunError(f"{run / 'config.json'} cannot be used: {error}") from None
+    train = replace(config.train, checkpoint_every_s=0)
+    evaluation = config.evaluation
+    if hasattr(evaluation, "without_figures"):
+        evaluation = replace(evaluation, **evaluation.without_figures())
+    if isinstance(config.orbits, ObservedConfig):
+        evaluation = replace(evaluation, seed=0)  # which chooses figures alone
+    return replace(config, name="", train=train, evaluation=evaluation)
+
+
+def _labelled(groups: Sequence[_Group]) -> dict[str, _Group]:
+    """Groups by method; where several have the same, by what differs between them if that is short.
+
+    If it is not, by their folders, unless those have long names too, or the same.
+    """
+    by_settings, by_folder = [], []
+    for group in groups:
+        method = group.config.method
+        rivals = [each.config for each in groups if each.config.method == method]
+        settings = (f"{name}={_setting(group.config, name)}" for name in _differing(rivals))
+        folder = group.folder if group.folder.startswith(method) else f"{method}, {group.folder}"
+        by_settings.append(", ".join([method, *settings]))
+        by_folder.append(method if len(rivals) == 1 else folder)
+    is_long = max(map(len, by_settings)) > _SHORT >= max(map(len, by_folder))
+    labels = by_folder if is_long and len(set(by_folder)) == len(groups) else by_settings
+    return dict(zip(labels, groups, strict=True))
+
+
+def _differing(configs: Sequence[Experiment]) -> list[str]:
+    """Dotted names of the settings that are not the same in all."""
+    first, *others = configs
+    changed = (text for other in others for text in differences(first, other))
+    return list(dict.fromkeys(text.split(":")[0] for text in changed))
+
+
+def _setting(config: Experiment, name: str) -> Any:
+    return reduce(operator.getitem, name.split("."), to_dict(config))
+
+
+def _scores(group: _Group, measure: str, repeated: Literal["splits", "seeds"]) -> Scores:
+    return replace(scores_of(group.runs, measure), repeated=repeated)

@@ -1,0 +1,80 @@
+"""A row of results: the one shape in which figures are kept, printed and drawn."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from orbitset.evaluation.score import Score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What one method scored by one measure. What is not known is None."""
+
+    method: str
+    metric: str
+    mean: float
+    sd: float | None
+    n: int
+    repeated: str
+    seeds: int = 1
+    low: float | None = None
+    """The 2.5th percentile over what was repeated"""
+    high: float | None = None
+    seeds_low: float | None = None
+    """The lower bound of a 95 % interval of the mean over seeds"""
+    seeds_high: float | None = None
+    epoch: float | None = None
+    """When training was stopped for it"""
+    paper: float | None = None
+    paper_sd: float | None = None
+    paper_p: float | None = None
+    p_corrected: float | None = None
+    """Of a test of the reference method against this one"""
+    test: str | None = None
+    correction: str | None = None
+    cut_down: str | None = None
+    """In words, what makes it smaller than what it stands for"""
+    unanswerable: int | None = None
+    """Queries with nothing to find, which are not scored"""
+
+    @staticmethod
+    def of(method: str, metric: str, score: Score, *, unanswerable: int | None = None) -> "Row":
+        low, high = score.interval or (None, None)
+        return Row(
+            method=method,
+            metric=metric,
+            mean=score.mean,
+            sd=score.sd,
+            n=score.n,
+            repeated=score.repeated,
+            low=low,
+            high=high,
+            epoch=score.epoch,
+            unanswerable=unanswerable,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Row":
+        """The row in results.json; raises KeyError or TypeError where it is damaged."""
+        known = {field.name for field in fields(Row)}
+        return Row(**{name: value for name, value in values.items() if name in known})
+
+
+def criterion(record: Mapping[str, Any]) -> float:
+    """The number by which the weights that are kept are chosen: top-1 retrieval among validation images."""
+    value: float = record["top1"]["va"][0]
+    return value
+
+
+def eligible(records: Sequence[dict[str, Any]], *, is_begun: bool) -> list[dict[str, Any]]:
+    """The evaluations that may be the best: the one before training only of a model that was begun with."""
+    return list(records if is_begun else records[1:])
+
+
+def best(records: Sequence[dict[str, Any]], *, is_begun: bool) -> dict[str, Any]:
+    """The evaluation after which most validation images were found, the first of several."""
+    return max(eligible(records, is_begun=is_begun) or records, key=criterion)

@@ -1,0 +1,109 @@
+"""Lines of a table, and whether one beats another.
+
+Seeds are averaged within a split before testing, since they share it. Splits overlap and share trainings, so that
+beside the paper's paired t-test stand the Nadeau-Bengio correction, Wilcoxon's test and intervals over seeds. Where
+there is one split, seeds are the repeats.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, get_args
+
+import numpy as np
+
+from orbitset.evaluation.statistics import (
+    Correction,
+    Test,
+    adjusted_p,
+    compare_with,
+    mean_interval,
+)
+from orbitset.results.row import Row
+from orbitset.results.stopping import Scores
+
+
+def score_row(
+    label: str, measure: str, scores: Scores, tests: Sequence[Mapping[str, Any]] = ()
+) -> Row:
+    """A line of the table: mean and s.d. over repeats, interval over seeds, the paper's test against it."""
+    repeats = scores.repeats
+    row = Row(
+        method=label,
+        metric=measure,
+        mean=float(repeats.mean()),
+        sd=float(repeats.std(ddof=1)) if len(repeats) > 1 else None,
+        n=len(repeats),
+        repeated=scores.repeated,
+        seeds=len(scores.by_seed),
+        epoch=float(np.median(scores.epoch_SR)),
+    )
+    if len(scores.by_seed) > 1:
+        interval = mean_interval(scores.by_seed)
+        row = replace(row, seeds_low=interval.low, seeds_high=interval.high)
+    for test in tests:
+        if (test["against"], test["test"]) == (label, "paired-t"):
+            row = replace(
+                row,
+                p_corrected=test["p_corrected"],
+                test=test["test"],
+                correction=test["correction"],
+            )
+    return row
+
+
+def paired_tests(
+    reference: str,
+    scores: Mapping[str, Scores],
+    *,
+    correction: Correction = "bonferroni",
+    comparisons: int | None = None,
+    tested_share: float = 1.0,
+) -> list[dict[str, Any]]:
+    """The reference against every other, by each test. p is corrected for so many comparisons: those made
+    here, or those that belong together elsewhere, whether or not all were made. `tested_share` is the size of
+    a split's test part over that of the part beside it, 1 for halves; seeds share nothing, and need no
+    correction for that."""
+    repeats = {label: of_label.repeats.tolist() for label, of_label in scores.items()}
+    repeated = scores[reference].repeated
+    tests: tuple[Test, ...] = get_args(Test)
+    rows = []
+    for test in tests if repeated == "splits" else [t for t in tests if t != "corrected-t"]:
+        found = compare_with(
+            reference,
+            repeats,
+            test=test,
+            correction="none",
+            tested=tested_share,
+            trained=1,
+        )
+        missing = [1.0] * max(0, (comparisons or 0) - len(found))
+        p = [one.test.p for one in found] + missing
+        corrected = {name: adjusted_p(p, name) for name in ("bonferroni", "holm", "none")}
+        for number, one in enumerate(found):
+            rows.append(
+                {
+                    "method": reference,
+                    "against": one.against,
+                    **asdict(one.test),
+                    "repeated": repeated,
+                    "p_corrected": corrected[correction][number],
+                    "p_bonferroni": corrected["bonferroni"][number],
+                    "p_holm": corrected["holm"][number],
+                    "correction": correction
+                    if correction == "none"
+                    else f"{correction} x {len(p)}",
+                }
+            )
+    return rows
+
+
+def over_seeds(
+    scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]]
+) -> list[dict[str, Any]]:
+    """Differences of methods, seed by seed: what another training would change."""
+    found = []
+    for method, against in pairs:
+        if method in scores and against in scores and len(scores[method].by_seed) > 1:
+            interval = mean_interval(scores[method].by_seed - scores[against].by_seed)
+            found.append({"method": method, "against": against, **asdict(interval)})
+    return found

@@ -1,0 +1,245 @@
+"""What the runs of a study show together, computed from their metrics alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from orbitset.errors import RunError
+from orbitset.recipes.methods import is_outside
+from orbitset.recipes.study import Study
+from orbitset.results.curves import mean_curve
+from orbitset.results.row import Row
+from orbitset.results.significance import over_seeds, paired_tests, score_row
+from orbitset.results.stopping import (
+    Scores,
+    about,
+    check_scores,
+    joined,
+    measures_of,
+    scores_of,
+    stopped_scores,
+)
+from orbitset.results.stored import check_run
+from orbitset.run_folder import Run
+
+SWAPPED = "_swapped"
+"""After a measure's name: the stopping time was chosen on the test side and scored on the validation side"""
+_AGAINST = ("EX", "OT", "OE")
+"""What the paper tests OJ against; p is corrected for these, whether or not all were trained"""
+_PAIRS = (("OJ", "OE"), ("OJ", "EX"), ("OJ", "OT"), ("OT-STN", "OT"), ("ST-STN", "ST"))
+
+
+def summarise(run: Run, study: Study) -> dict[str, Any]:
+    """What results.json holds: of the seeds that are complete, and then marked as unfinished."""
+    for line, seed in study.runs():
+        check_run(study, line, seed, Run(run / line.path(seed)))
+    seeds = _complete_seeds(run, study)
+    labels = [label for label in study.labels if _is_complete(run, study, label, seeds)]
+    first = study.lines_of(study.labels[0])
+    baselines = [Run(run / line.path(seeds[0])) for line in first]
+    protocol = about(baselines[0])
+    measures = measures_of(baselines[0])
+    rows: list[Row] = []
+    tests: list[dict[str, Any]] = []
+    differences: list[dict[str, Any]] = []
+    for measure in measures:
+        rows += _baselines(baselines, measure, is_bounded=measure in protocol.measures)
+        for suffix in ("", SWAPPED) if protocol.has_swapped_sides else ("",):
+            name, is_swapped = measure + suffix, bool(suffix)
+            scores = {
+                label: _scores(run, study, label, seeds, measure, is_swapped=is_swapped)
+                for label in labels
+            }
+            new_tests = _tests(scores, protocol.tested_share or 1.0)
+            tests += [{"metric": name, **test} for test in new_tests]
+            pairs = over_seeds(scores, _pairs(labels))
+            differences += [{"metric": name, **pair} for pair in pairs]
+            for label, scored in scores.items():
+                papers = {} if suffix else study.lines_of(label)[0].paper.get(measure, {})
+                rows.append(replace(score_row(label, name, scored, new_tests), **_of_paper(papers)))
+    mark = "; ".join(filter(None, [study.cut_down, _unfinished(run, study, seeds)])) or None
+    return {
+        "rows": [replace(row, cut_down=mark).to_json() for row in rows],
+        "protocol": {"name": first[0].config.protocol, **protocol.to_json()},
+        "seeds": seeds,
+        "tests": tests,
+        "about_tests": protocol.about_study,
+        "over_seeds": differences,
+        "ratios": _ratios(run, study),
+        "curves": _curves(run, study, seeds, measures),
+        "seconds": _seconds(run, study),
+        "environments": _environments(run, study),
+    }
+
+
+def _scores(
+    run: Run, study: Study, label: str, seeds: Sequence[int], measure: str, *, is_swapped: bool
+) -> Scores:
+    parts = [
+        scores_of([Run(run / line.path(seed)) for seed in seeds], measure, is_swapped=is_swapped)
+        for line in study.lines_of(label)
+    ]
+    return joined(parts)
+
+
+def _pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of methods whose difference is of interest: the paper's, and every other loss against OJ."""
+    outside = [(label, "OJ") for label in labels if is_outside(label)]
+    return [*_PAIRS, *outside]
+
+
+def _of_paper(paper: Mapping[str, float]) -> dict[str, float | None]:
+    return {"paper": paper.get("mean"), "paper_sd": paper.get("sd"), "paper_p": paper.get("p")}
+
+
+def _curves(
+    run: Run, study: Study, seeds: Sequence[int], measures: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """For each method its measures against epochs: from the lines that are there for it, else the table's."""
+    curves = {}
+    for label in study.labels:
+        own = [line for line in study.lines if line.label == label and line.role == "curve"]
+        runs = [
+            Run(run / line.path(seed))
+            for line in own or study.lines_of(label)
+            for seed in (study.seeds_of(line) if own else seeds)
+        ]
+        done = [each for each in runs if each.has_results]
+        if done:
+            curves[label] = mean_curve(done, measures)
+    return curves
+
+
+def _complete_seeds(run: Run, study: Study) -> list[int]:
+    """Those with which every method was trained; an error if there is none."""
+    methods = [line for line in study.lines if line.role == "method"]
+    complete = [
+        seed
+        for seed in study.seeds
+        if all(Run(run / line.path(seed)).has_results for line in methods)
+    ]
+    if not complete:
+        paths = [line.path(seed) for line, seed in study.runs()]
+        missing = [path for path in paths if not Run(run / path).has_results]
+        raise RunError(
+            f"{run.path} is not finished: {len(missing)} of {len(paths)} runs are missing, "
+            f"the first is {missing[0]}",
+            hint=f"go on with it: {run.resume_command}",
+        )
+    return complete
+
+
+def _is_complete(run: Run, study: Study, label: str, seeds: Sequence[int]) -> bool:
+    lines = study.lines_of(label)
+    return all(Run(run / line.path(seed)).has_results for line in lines for seed in seeds)
+
+
+def _unfinished(run: Run, study: Study, seeds: list[int]) -> str | None:
+    parts = []
+    if len(seeds) < len(study.seeds):
+        parts.append(f"{len(seeds)} of {len(study.seeds)} seeds")
+    parts += [
+        f"without {label}" for label in study.labels if not _is_complete(run, study, label, seeds)
+    ]
+    points = [line for line in study.lines if line.role == "point"]
+    done = sum(Run(run / line.path(study.seeds[0])).has_results for line in points)
+    if done < len(points):
+        parts.append(f"{done} of {len(points)} points of the curve over weights")
+    curves = [line for line in study.lines if line.role == "curve"]
+    done = sum(Run(run / line.path(study.seeds[0])).has_results for line in curves)
+    if done < len(curves):
+        parts.append(f"{done} of {len(curves)} trainings for the curves")
+    return f"unfinished: {'; '.join(parts)}" if parts else None
+
+
+def _tests(scores: Mapping[str, Scores], tested_share: float) -> list[dict[str, Any]]:
+    """OJ against those of the paper's comparison, and losses from outside, that were scored on as many splits."""
+    if "OJ" not in scores:
+        return []
+    splits = len(scores["OJ"].by_split)
+    compared = {
+        label: scored
+        for label, scored in scores.items()
+        if (label in ("OJ", *_AGAINST) or is_outside(label)) and len(scored.by_split) == splits > 1
+    }
+    if len(compared) < 2:
+        return []
+    comparisons = len({*_AGAINST, *compared} - {"OJ"})
+    return paired_tests("OJ", compared, comparisons=comparisons, tested_share=tested_share)
+
+
+def _baselines(runs: Sequence[Run], measure: str, *, is_bounded: bool) -> list[Row]:
+    """Raw pixels and the untrained encoder: nothing is stopped there, so they are scored on all test images.
+
+    Where the data is split in several ways, the mean and s.d. over them.
+    """
+    rows: dict[str, list[Row]] = {"pixels": [], "untrained": []}
+    for number, run in enumerate(runs):
+        name = run / "results.json"
+        try:
+            for row in map(Row.from_json, run.read_json("results.json")["rows"]):
+                if row.method in rows and row.metric == measure:
+                    if is_bounded:
+                        check_scores([float(row.mean)], name)
+                    rows[row.method].append(row)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{name} is damaged: {error!r}") from None
+        if lost := [method for method, of in rows.items() if of and len(of) <= number]:
+            raise RunError(f"{name} is damaged: it has no {measure} of {lost[0]}")
+    return [_mean_row(of_method) for of_method in rows.values() if of_method]
+
+
+def _mean_row(rows: list[Row]) -> Row:
+    if len(rows) == 1:
+        return rows[0]
+    means = np.array([row.mean for row in rows])
+    mean, sd = float(means.mean()), float(means.std(ddof=1))
+    return replace(rows[0], mean=mean, sd=sd, n=len(rows), repeated="splits")
+
+
+def _ratios(run: Run, study: Study) -> list[dict[str, Any]]:
+    points = []
+    for line in study.lines:
+        single = Run(run / line.path(study.seeds[0]))
+        if line.role != "point" or not single.has_results:
+            continue
+        scores = stopped_scores([single], "accuracy", line.config.evaluation.splits)
+        row = score_row(line.label, "accuracy", scores)
+        loss = line.config.loss
+        ratio = loss.rectify_weight / loss.discriminate_weight
+        points.append({"ratio": ratio, "mean": row.mean, "sd": row.sd, "n": row.n})
+    return points
+
+
+def _seconds(run: Run, study: Study) -> dict[str, float]:
+    """How long the trainings took, evaluations included, by line of the table."""
+    seconds = dict.fromkeys((line.label for line in study.lines), 0.0)
+    for line, seed in study.runs():
+        for record in Run(run / line.path(seed)).records("timing.jsonl"):
+            seconds[line.label] += float(record.get("elapsed_s", 0.0))
+    return {label: round(total, 1) for label, total in seconds.items()}
+
+
+def _kind(environment: Mapping[str, Any]) -> tuple[str, ...]:
+    torch_version = environment.get("versions", {}).get("torch")
+    return str(environment.get("commit")), str(environment.get("device")), str(torch_version)
+
+
+def _environments(run: Run, study: Study) -> list[dict[str, Any]]:
+    """Each combination of commit, device and torch that trained some of it, and how many runs."""
+    found: dict[tuple[str, ...], int] = {}
+    for line, seed in study.runs():
+        each = Run(run / line.path(seed))
+        if not each.has_results:
+            continue
+        environment = each.read_json("environment.json")
+        try:
+            parts = [environment, *environment.get("resumed", [])]
+            for key in dict.fromkeys(map(_kind, parts)):
+                found[key] = found.get(key, 0) + 1
+        except (AttributeError, TypeError):
+            raise RunError(f"{each / 'environment.json'} is damaged") from None
+    names = ("commit", "device", "torch")
+    return [{**dict(zip(names, key, strict=True)), "runs": count} for key, count in found.items()]

@@ -1,0 +1,97 @@
+"""What a finished run says about its model, so that it can be used without the run: model.json and a card."""
+
+import math
+from pathlib import Path
+
+from orbitset.encoders import Encoder
+from orbitset.errors import DataError
+from orbitset.evaluation.verification import verify
+from orbitset.files import write_atomically
+from orbitset.models import (
+    Calibration,
+    Description,
+    Input,
+    Network,
+    Point,
+    Trained,
+    describe_card,
+)
+from orbitset.models.description import identify
+from orbitset.models.folder import write_description
+from orbitset.protocols import Protocol, encoding_with
+from orbitset.recipes.experiment import Experiment
+from orbitset.results.row import Row
+from orbitset.run_folder import Run
+from orbitset.runs.prepare import Images
+
+_FARS = (0.001, 0.01, 0.05)
+
+
+def describe_model(
+    config: Experiment,
+    images: Images,
+    protocol: Protocol,
+    run: Run,
+    model: Encoder,
+    rows: list[Row],
+) -> None:
+    """Write model.json and model-card.md beside the weights."""
+    channels, size_px = images.image_shape
+    records = run.records()
+    environment = run.read_json("environment.json")
+    input_ = Input(size_px=size_px, channels=channels, image_px=images.image_px)
+    network = Network(encoder=config.encoder, has_transformer=config.has_transformer)
+    measures = [*protocol.about.curves, *(name.partition(":")[2] for name in config.measures)]
+    if "accuracy" in measures:
+        measures.append("accuracy_cosine")
+    description = Description(
+        id=identify(model.state_dict(), network, input_),
+        input=input_,
+        network=network,
+        trained=Trained(
+            name=config.name,
+            data=Path(config.data).name,
+            method=config.method,
+            seed=config.seed,
+            images=records[-1]["images"],
+            init=environment.get("init"),
+            commit=environment["commit"],
+            versions=environment["versions"],
+            scores=_means(rows, config.method, measures),
+            baselines=_means(rows, "pixels", measures),
+        ),
+        calibration=_calibrated(protocol, model),
+    )
+    write_atomically(run / "model-card.md", describe_card(description).encode())
+    write_description(run.path, description)
+
+
+def _means(rows: list[Row], method: str, measures: list[str]) -> dict[str, float]:
+    return {
+        row.metric: row.mean
+        for row in rows
+        if row.method == method and row.metric in measures and math.isfinite(row.mean)
+    }
+
+
+def _calibrated(protocol: Protocol, model: Encoder) -> Calibration | None:
+    """Distances of pairs that were not trained on; None where there are none of both kinds."""
+    pairs = protocol.pairs(encoding_with(model))
+    if pairs is None:
+        return None
+    codes, on = pairs
+    try:
+        verified = verify(codes, fars=_FARS)
+    except (ValueError, DataError):
+        return None
+    return Calibration(
+        auc=verified.auc,
+        equal_error_rate=verified.eer,
+        pairs=verified.num_same + verified.num_different,
+        on=on,
+        points=tuple(
+            Point(far=point.asked_far, tar=point.tar, threshold=point.threshold)
+            for point in verified.points
+            if point.threshold > -math.inf
+        ),
+    )

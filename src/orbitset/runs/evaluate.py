@@ -1,0 +1,28 @@
+"""Look at a trained run again, with other numbers than in training."""
+
+from typing import Any
+
+from orbitset.datasets.table import named
+from orbitset.protocols.contract import Numbers, Say
+from orbitset.results.row import Row
+from orbitset.run_folder import Run
+from orbitset.runs.load import load_run
+from orbitset.runs.train import data_change
+
+
+def _silent(message: str) -> None:
+    del message
+
+
+def evaluate_run(
+    run: Run, numbers: Numbers | None = None, *, device: str = "cpu", say: Say = _silent
+) -> list[dict[str, Any]]:
+    """Rows for a trained encoder: what its protocol gives when it is evaluated anew."""
+    model, images, judge = load_run(run, device=device)
+    config = judge.config
+    if change := data_change(config.data, images, run):
+        say(f"warning: {change}; figures are of what is there now")
+    if images.left_out:
+        say(f"left out: {named(images.left_out)}")
+    scores = judge.protocol.evaluate_anew(judge.encoding(model), numbers or Numbers(), say)
+    return [Row.of(config.method, metric, score).to_json() for metric, score in scores.items()]

@@ -1,0 +1,107 @@
+"""Trains what a study describes: resumable run by run and, within a run, from its last checkpoint."""
+
+from dataclasses import dataclass
+
+from orbitset.config import differences
+from orbitset.errors import ConfigError, RunError
+from orbitset.recipes.experiment import Experiment, read_experiment
+from orbitset.recipes.study import Line, Study, changed, read_study
+from orbitset.run_folder import Run
+from orbitset.results.stored import check_run, stored_study
+from orbitset.runs.overall import Overall
+from orbitset.runs.train import open_images, train
+from orbitset.runs.workers import check_jobs, train_side_by_side
+from orbitset.training.progress import Progress, Silent
+
+
+def run_study(
+    study: Study,
+    run: Run,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    jobs: int = 1,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> None:
+    """Train all that is not trained yet, so many at a time."""
+    check_jobs(jobs)
+    description = study.describe()
+    if not (resume and run.exists):
+        run.check_free(overwrite=overwrite, kind="study")
+    elif run.kind != "study":
+        raise RunError(
+            f"{run.path} holds a {run.kind}, not a study; choose another folder with --out",
+            is_usage=True,
+        )
+    elif stored_study(run).describe() != description:
+        raise ConfigError(
+            f"{run.path} was started with other settings ({changed(stored_study(run), study)})",
+            hint="resume with the settings it was started with, or choose another folder with --out",
+        )
+    with run.locked():
+        if not (resume and run.exists):
+            for path in run.config["runs"] if run.exists else []:
+                Run(run / path).remove()  # before anything is new, lest a kill leave old beside new
+            run.create(description, overwrite=overwrite, kind="study")
+        run.note_environment(device=device, seed=study.seeds[0])
+        progress = progress or Silent()
+        trainings = _Trainings(study, run, progress)
+        if jobs == 1:
+            _train_one_by_one(trainings, device)
+        elif trainings.first is not None:
+            # once, before all do it at the same time: data is fetched, decoded or rendered, and kept
+            open_images(trainings.first.config, device, progress)
+            train_side_by_side(trainings, jobs, device)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A training of a study that is not complete."""
+
+    index: int
+    line: Line
+    config: Experiment
+    run: Run
+
+    @property
+    def name(self) -> str:
+        return f"{self.line.name}, seed {self.config.seed}"
+
+
+class _Trainings:
+    """What is left of a study, in its order."""
+
+    def __init__(self, study: Study, run: Run, progress: Progress) -> None:
+        self._left: list[_Job] = []
+        planned = study.runs()
+        for index, (line, seed) in enumerate(planned):
+            each = Run(run / line.path(seed))
+            check_run(study, line, seed, each)
+            # recorded runs come without their weights, which nothing here needs again
+            if not each.has_results:
+                self._left.append(_Job(index, line, study.config_of(line, seed), each))
+        done = set(range(len(planned))) - {job.index for job in self._left}
+        self.overall = Overall(progress, [line.config.train.epochs for line, _ in planned], done)
+
+    @property
+    def first(self) -> _Job | None:
+        return self._left[0] if self._left else None
+
+    def next(self) -> _Job | None:
+        return self._left.pop(0) if self._left else None
+
+    def finish(self, job: _Job, error: Exception | None) -> None:
+        if error is not None:
+            raise error
+        job.run.checkpoint.unlink(missing_ok=True)  # with Adam's state three times the weights
+        self.overall.end(job.index, job.name)
+
+
+def _train_one_by_one(trainings: _Trainings, device: str) -> None:
+    while (job := trainings.next()) is not None:
+        trainings.overall.begin(job.index, job.name)
+        train(job.config, job.run, resume=True, device=device, progress=trainings.overall)
+        trainings.finish(job, None)
+
+

@@ -1,0 +1,241 @@
+"""One method, trained once: from a configuration to a finished run folder."""
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orbitset.config import differences, to_dict
+from orbitset.encoders import Encoder, EncoderConfig
+from orbitset.errors import ConfigError, RunError
+from orbitset.files import write_atomically
+from orbitset.models import load_model_folder
+from orbitset.models.folder import read_description
+from orbitset.recipes.experiment import Experiment, read_experiment, resolved
+from orbitset.results.row import criterion, eligible
+from orbitset.run_folder import Run
+from orbitset.runs.describe import describe_model
+from orbitset.runs.prepare import (
+    Images,
+    Judge,
+    build_model,
+    build_objective,
+    build_protocol,
+    open_images,
+)
+from orbitset.seeds import stable_seed
+from orbitset.training.checkpoint import load_model, save_model
+from orbitset.training.fit import fit
+from orbitset.training.progress import Progress, Silent
+
+
+def train(
+    config: Experiment,
+    run: Run,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train, evaluate and write the run folder; gives what results.json holds."""
+    progress = progress or Silent()
+    is_resumed = resume and run.exists
+    if not is_resumed:
+        run.check_free(overwrite=overwrite)
+    config = resolved(config)[1]
+    images = open_images(config, device, progress)
+    judge = Judge(config, build_protocol(config, images))
+    model = build_model(config, images)
+    if config.init is not None and not (is_resumed and run.checkpoint.exists()):
+        _begin_with(model, config.encoder, config.init)
+    model = model.to(device)
+    loss = build_objective(config, images).to(device)
+    with run.locked():
+        if is_resumed and _is_finished(config, images, run):
+            results: dict[str, Any] = run.read_json("results.json")
+            return results
+        _begin(config, images, run, overwrite=overwrite, is_resumed=is_resumed, device=device)
+        _say_left_out(images, run, progress)
+        _fit(config, images, judge, model, loss, run, resume=resume, device=device, progress=progress)
+        progress.note(f"{config.method} {config.name}: raw pixels and figures")
+        return _finish(config, images, judge, model, run)
+
+
+def _fit(
+    config: Experiment,
+    images: Images,
+    judge: Judge,
+    model: nn.Module,
+    loss: nn.Module,
+    run: Run,
+    *,
+    resume: bool,
+    device: str,
+    progress: Progress,
+) -> None:
+    steps = max(1, images.batches.position_at(config.train.epochs))
+    keeps_best = config.keeps_best and config.keeps_weights
+    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
+        torch.manual_seed(stable_seed("training", config.seed))
+        fit(
+            model,
+            loss,
+            images.batches,
+            steps=steps,
+            peak_learning_rate=config.train.learning_rate,
+            rate_shares=config.rate_shares,
+            adam_eps=config.train.adam_eps,
+            schedule=config.train.schedule,
+            warmup_steps=config.train.warmup_steps,
+            precision=config.train.precision,
+            engine=config.train.engine,
+            evaluate=_keeping_best(judge, run) if keeps_best else judge.record,
+            evaluate_at=_evaluation_steps(config, images, steps),
+            run=run,
+            resume=resume,
+            checkpoint_every_s=config.train.checkpoint_every_s,
+            keep_state=config.keeps_weights,
+            progress=progress,
+            label=f"{config.method} {config.name}",
+        )
+
+
+def _keeping_best(judge: Judge, run: Run) -> Callable[[nn.Module], dict[str, Any]]:
+    """Evaluates, and keeps the weights if no evaluation was better; the one before training is one only if it
+    is of a model that was begun with."""
+    is_begun = judge.config.init is not None
+
+    def record(model: nn.Module) -> dict[str, Any]:
+        new = judge.record(model)
+        records = eligible([*run.records(), new], is_begun=is_begun)
+        if records and all(criterion(new) > criterion(old) for old in records[:-1]):
+            save_model(run.best_weights, model, {})
+        return new
+
+    return record
+
+
+def _finish(
+    config: Experiment, images: Images, judge: Judge, model: Encoder, run: Run
+) -> dict[str, Any]:
+    """Write the weights, the arrays of the figures, the model's description and the results."""
+    if config.keeps_best and config.keeps_weights:
+        load_model(run.best_weights, model)
+    if config.keeps_weights:
+        about = {"method": config.method, "name": config.name}
+        save_model(run / "model.safetensors", model, about)
+    model.eval()
+    with torch.inference_mode():
+        arrays = judge.protocol.figures(model, judge.encoding(model))
+    write_atomically(run / "arrays.npz", _packed(arrays))
+    rows = judge.rows(run.records())
+    if config.keeps_weights:
+        describe_model(config, images, judge.protocol, run, model, rows)
+    results = {
+        "rows": [row.to_json() for row in rows],
+        "protocol": {"name": config.protocol, **judge.protocol.about.to_json()},
+    }
+    run.write_json("results.json", results)
+    return results
+
+
+def _packed(arrays: Mapping[str, Tensor]) -> bytes:
+    buffer = io.BytesIO()
+    plain: dict[str, Any] = {name: array.cpu().numpy() for name, array in arrays.items()}
+    np.savez_compressed(buffer, **plain)
+    return buffer.getvalue()
+
+
+def _say_left_out(images: Images, run: Run, progress: Progress) -> None:
+    """Rows that cannot be used are never left out silently."""
+    if images.unused:
+        progress.note(images.unused)
+    if images.left_out:
+        rows = [
+            {"row": problem.row, "others": problem.others, "reason": problem.reason}
+            for problem in images.left_out
+        ]
+        run.write_json("left_out.json", {"rows": rows})
+        progress.note(
+            f"{len(images.left_out):,} problems with images, which are left out: see left_out.json"
+        )
+
+
+def _is_finished(config: Experiment, images: Images, run: Run) -> bool:
+    """Whether there is nothing left to do; an error if the run cannot go on."""
+    changed = differences(read_experiment(run.config), config)
+    if changed:
+        raise ConfigError(
+            f"{run.path} was started with other settings ({'; '.join(changed)})",
+            hint="resume with the settings it was started with, or choose another folder with --out",
+        )
+    if run.is_finished or (run.has_results and not config.keeps_weights):
+        return True
+    if change := data_change(config.data, images, run):
+        raise RunError(
+            f"{run.path} cannot go on: {change}",
+            hint="bring the images back as they were, or start anew with --overwrite",
+        )
+    return False
+
+
+def _begin(
+    config: Experiment,
+    images: Images,
+    run: Run,
+    *,
+    overwrite: bool,
+    is_resumed: bool,
+    device: str,
+) -> None:
+    """Make the folder ready to be trained into."""
+    init = None
+    if not is_resumed:
+        run.create(to_dict(config), overwrite=overwrite)
+        init = None if config.init is None else read_description(Path(config.init)).id
+    run.note_environment(device=device, seed=config.seed, init=init, data=images.fingerprint)
+
+
+def data_change(data: str, images: Images, run: Run) -> str | None:
+    """In words, if the images are not those that the run was begun with."""
+    path = run / "environment.json"
+    before = run.read_json("environment.json").get("data") if path.exists() else None
+    now = images.fingerprint
+    if before is None or now is None or before == now:
+        return None
+    counts = (before["images"], now["images"])
+    what = "{:,} images then, {:,} now".format(*counts) if counts[0] != counts[1] else "others now"
+    return f"{data} has changed since it was begun, {what}"
+
+
+def _begin_with(model: Encoder, encoder: EncoderConfig, folder: str) -> None:
+    given = load_model_folder(folder)
+    begun, own = given.network.state_dict(), model.state_dict()
+    other = other_network(given.description.network.encoder, encoder)
+    if other or {n: e.shape for n, e in begun.items()} != {n: e.shape for n, e in own.items()}:
+        what = f" ({other})" if other else ""
+        raise ConfigError(
+            f"the model in {folder} is another network than the one that is to be trained{what}",
+            hint="leave the encoder's settings and the size of the images as the model has them",
+        )
+    model.load_state_dict(begun)
+
+
+def other_network(one: EncoderConfig, other: EncoderConfig) -> str:
+    """In which settings they differ, also in those that no weight tells of."""
+    plain = (replace(each, is_pretrained=False) for each in (one, other))
+    return "; ".join(f"encoder.{each}" for each in differences(*plain))
+
+
+def _evaluation_steps(config: Experiment, images: Images, steps: int) -> set[int]:
+    count = config.train.evaluations
+    if not config.train.evaluate_at:
+        return {round(steps * i / count) for i in range(count + 1)}
+    requested = {images.batches.position_at(epochs) for epochs in config.train.evaluate_at}
+    return {0, steps} | {step for step in requested if step < steps}

@@ -1,0 +1,190 @@
+"""Settings the paper leaves open, chosen on validation digits: as many trials and images for every method.
+
+A trial is one or several runs in trials/METHOD/NNN/seed-S that never look at a test image. Its value is the
+best one-shot accuracy on validation images, averaged over its seeds, at any evaluation after the first step;
+the epoch of that is kept with it. With one seed a search also finds settings that only that seed likes. The
+first trial of a method has the recipe's own settings, so that the best is never worse. A trial that diverged
+counts, with the value 0: no method gets more tries for failing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orbitset.config import differences, to_dict
+from orbitset.errors import ConfigError, OrbitsetError, RunError
+from orbitset.orbits.computed import OrbitConfig
+from orbitset.protocols.images import load_parts
+from orbitset.recipes.experiment import Experiment, read_experiment
+from orbitset.recipes.search_space import space_of
+from orbitset.runs.trials import MethodSearch, Trials, train_one_by_one
+from orbitset.runs.workers import check_jobs, train_side_by_side
+from orbitset.run_folder import Run
+from orbitset.training.progress import Progress, Silent
+
+_DECIDED = ("method", "seed", "train.epochs", "evaluation.on", "evaluation.tsne_points")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What is asked for."""
+
+    bases: Mapping[str, Experiment]
+    trials: int = 20
+    """Of every method, the recipe's own among them"""
+    images: int = 2_000_000
+    """Shown in every trial"""
+    seeds: int = 1
+    """Trained with in every trial, which multiplies the images"""
+    seed: int = 0
+    """Of what is proposed, and the first of every trial"""
+    fixed: tuple[str, ...] = ()
+    """Names of settings that stay as they are in the bases"""
+
+    def __post_init__(self) -> None:
+        if not self.bases:
+            raise ConfigError("a search needs at least one method")
+        for name, least in (("trials", 1), ("images", 1), ("seeds", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")
+        for name in self.fixed:
+            if name in _DECIDED:
+                raise ConfigError(
+                    f"{name} cannot be set for a search, which decides it",
+                    hint="--methods, --images and --seed say what is trained, validation images score it",
+                )
+
+    def of_method(self, base: Experiment) -> MethodSearch:
+        """A method's trials: of the length asked for, and scored on validation images."""
+        evaluation = replace(base.evaluation, on="validation", tsne_points=0)
+        base = replace(base, seed=self.seed, evaluation=evaluation)
+        assert isinstance(base.orbits, OrbitConfig)
+        splits = load_parts(base.data, base.orbits, "validation")
+        if splits.test.labels is None:
+            raise ConfigError("settings are chosen by accuracy, and these images have no labels")
+        epochs = self.images / (len(splits.train) * base.orbits.members)
+        base = replace(base, train=replace(base.train, epochs=epochs))
+        return MethodSearch(base, space_of(base, len(splits.train), self.fixed))
+
+
+def tune(
+    bases: Mapping[str, Experiment],
+    run: Run,
+    *,
+    trials: int = 20,
+    images: int = 2_000_000,
+    seeds: int = 1,
+    seed: int = 0,
+    fixed: Sequence[str] = (),
+    jobs: int = 1,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Search each method's space, starting from its base; gives what results.json holds.
+
+    Settings named in `fixed` are not searched. With several jobs, so many trainings run side by side, each in
+    a process of its own with one thread.
+    """
+    search = Search(
+        bases=bases, trials=trials, images=images, seeds=seeds, seed=seed, fixed=tuple(fixed)
+    )
+    check_jobs(jobs)
+    _check_optuna()
+    progress = progress or Silent()
+    is_resumed = resume and run.exists
+    _check_folder(run, is_resumed=is_resumed)
+    methods = {method: search.of_method(base) for method, base in bases.items()}
+    description = _describe(search, methods)
+    if is_resumed:
+        _check_same(run, search, description)
+    with run.locked():
+        if not is_resumed:
+            run.create(description, kind="search")
+        run.note_environment(device=device, seed=seed)
+        ongoing = Trials(methods, run, trials=trials, seeds=seeds, seed=seed, progress=progress)
+        if jobs == 1:
+            train_one_by_one(ongoing, device, progress)
+        else:
+            train_side_by_side(ongoing, jobs, device)
+        results = {"methods": {m: _result(ongoing.summaries(m), images) for m in bases}}
+        run.write_json("results.json", results)
+    return results
+
+
+def stored_search(run: Run) -> Search:
+    """The search a folder was started with."""
+    config = run.config
+    if run.kind != "search":
+        raise ConfigError(f"{run.path} holds a run of {config['name']}, not a search for settings")
+    try:
+        return Search(
+            bases={name: read_experiment(config["bases"][name]) for name in config["methods"]},
+            trials=config["trials"],
+            images=config["images"],
+            seeds=config["seeds"],
+            seed=config["seed"],
+            fixed=tuple(config["fixed"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{run / 'config.json'} is damaged: {error!r}") from None
+
+
+def _check_optuna() -> None:
+    try:
+        import optuna
+    except ImportError:
+        raise OrbitsetError(
+            "settings are proposed by Optuna, which is not installed",
+            hint="pip install 'orbitset[tune]'",
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def _check_folder(run: Run, *, is_resumed: bool) -> None:
+    """A search is hours of work: there is no way to overwrite one."""
+    if run.exists and not is_resumed:
+        raise RunError(
+            f"{run.path} already holds a run",
+            hint="add --resume to go on with it, or --out to use another folder",
+            is_usage=True,
+        )
+    run.check_free(overwrite=is_resumed, kind="search")
+
+
+def _describe(search: Search, methods: Mapping[str, MethodSearch]) -> dict[str, Any]:
+    """What config.json holds."""
+    return {
+        "name": next(iter(search.bases.values())).name,
+        "runs": [f"trials/{method}" for method in methods],
+        "methods": list(methods),
+        "trials": search.trials,
+        "images": search.images,
+        "seeds": search.seeds,
+        "seed": search.seed,
+        "fixed": list(search.fixed),
+        "bases": {method: to_dict(base) for method, base in search.bases.items()},
+        "space": {method: [to_dict(each) for each in methods[method].space] for method in methods},
+    }
+
+
+def _check_same(run: Run, search: Search, description: Mapping[str, Any]) -> None:
+    stored, config = stored_search(run), run.config
+    names = ("methods", "trials", "images", "seeds", "seed", "fixed")
+    changed = [f"{n}: {config[n]} → {description[n]}" for n in names if config[n] != description[n]]
+    for method in [method for method in stored.bases if method in search.bases]:
+        found = differences(stored.bases[method], search.bases[method])
+        changed += [f"{method} {difference}" for difference in found]
+    if not changed and config["space"] != description["space"]:
+        changed = ["the space that is searched"]
+    if changed:
+        raise ConfigError(
+            f"{run.path} was started with other settings ({'; '.join(changed)})",
+            hint="resume with the settings it was started with, or choose another folder with --out",
+        )
+
+
+def _result(trials: list[dict[str, Any]], images: int) -> dict[str, Any]:
+    best = max(trials, key=lambda trial: trial["value"])
+    chosen = {name: best[name] for name in ("value", "settings", "epoch")}
+    return {"best": {**chosen, "trial": best["number"]}, "trials": trials, "images": images}

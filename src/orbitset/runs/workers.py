@@ -1,0 +1,127 @@
+"""Trainings side by side, each in a process of its own with one thread: small ones leave much of a GPU idle.
+
+Where a process dies (killed for memory, say), its training goes on from its checkpoint in another one.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+
+from orbitset.errors import ConfigError, RunError
+from orbitset.recipes.experiment import Experiment
+from orbitset.runs.train import train
+from orbitset.run_folder import Run
+
+_DEATHS = 3
+"""Processes that may die over one training before all stop."""
+
+
+class Job(Protocol):
+    """What is to be trained, and where."""
+
+    @property
+    def config(self) -> Experiment: ...
+    @property
+    def run(self) -> Run: ...
+
+
+J = TypeVar("J", bound=Job)
+
+
+class Jobs(Protocol[J]):
+    """Where trainings come from, and who hears of their end."""
+
+    def next(self) -> J | None:
+        """The next to begin, if any is left."""
+
+    def finish(self, job: J, error: Exception | None) -> None:
+        """A training is complete, or had to stop; to end all others too, raise its error."""
+
+
+def check_jobs(jobs: int) -> None:
+    if jobs < 1:
+        raise ConfigError(f"jobs is {jobs}; give at least 1")
+
+
+def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
+    """Train all that the source gives, so many at a time."""
+    spawn = multiprocessing.get_context("spawn")
+    running: dict[Connection, tuple[BaseProcess, J]] = {}
+    deaths: Counter[Path] = Counter()
+    again: list[J] = []
+    try:
+        while True:
+            while len(running) < jobs and (job := again.pop() if again else source.next()):
+                receiver, sender = spawn.Pipe(duplex=False)
+                arguments = (sender, job.config, job.run.path, device)
+                process: BaseProcess = spawn.Process(target=_work, args=arguments, daemon=True)
+                with _deaf_to_ctrl_c():
+                    process.start()
+                sender.close()  # the process has its own; when that closes too, it has died
+                running[receiver] = process, job
+            if not running:
+                return
+            wait(list(running))
+            for receiver in [each for each in running if each.poll()]:
+                process, job = running.pop(receiver)
+                try:
+                    error = receiver.recv()
+                except EOFError:
+                    process.join()
+                    deaths[job.run.path] += 1
+                    if deaths[job.run.path] == _DEATHS:
+                        raise RunError(
+                            f"{_DEATHS} processes died training {job.run.path}"
+                        ) from None
+                    again.append(job)
+                    continue
+                process.join()
+                source.finish(job, error)
+    finally:
+        for process, _ in running.values():
+            process.kill()
+            process.join()
+
+
+def _work(sender: Connection, config: Experiment, path: Path, device: str) -> None:
+    """What a process does: train, and send the error if there was one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    try:
+        train(config, Run(path), resume=True, device=device)
+    except Exception as error:
+        sender.send(error)
+    else:
+        sender.send(None)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """What a process inherits from its first moment: Ctrl-C is for the parent, which ends its processes. The
+    parent hears a Ctrl-C that came meanwhile afterwards."""
+    resource_tracker.ensure_running()  # which would hear it again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot end its processes; left alone they would go on writing its folder."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

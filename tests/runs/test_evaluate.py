@@ -1,0 +1,94 @@
+import json
+import shutil
+
+import pytest
+
+from orbitset.config import with_settings
+from orbitset.errors import ConfigError, RunError
+from orbitset.experiments import affine_digits, train
+from orbitset.experiments.manifests import observed_images
+from orbitset.experiments.reevaluate import evaluate_run
+from orbitset.run_folder import Run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    settings = ["encoder.channels=4,8", "train.epochs=0.005", "train.evaluations=1"]
+    settings += ["evaluation.test_images=60", "evaluation.draws=5", "evaluation.tsne_points=0"]
+    run = Run(tmp_path_factory.mktemp("runs") / "OJ")
+    train(with_settings(affine_digits("OJ"), settings), run)
+    return run
+
+
+def test_one_shot_gives_the_numbers_of_the_training(run):
+    rows = evaluate_run(run, shots=(1,), draws=5, gallery_images=100)
+    ours = {row["metric"]: row for row in rows}
+    trained = [row for row in run.read_json("results.json")["rows"] if row["method"] == "OJ"]
+    trained = [row for row in trained if row["metric"].startswith("accuracy")]
+    assert [ours[row["metric"]] for row in trained] == trained
+    assert len(trained) == 2
+
+
+def test_whole_gallery_rows_claim_no_spread(run):
+    rows = evaluate_run(run, shots=(1,), draws=5, gallery_images=100)
+    whole = [row for row in rows if row["metric"].startswith(("knn", "probe"))]
+    assert len(whole) == 3
+    assert all(row["sd"] is None and row["n"] == 1 for row in whole)
+
+
+def test_more_neighbours_than_labelled_images_and_folders_of_runs_are_refused(run, tmp_path):
+    with pytest.raises(ConfigError, match="k is 101 but only 100"):
+        evaluate_run(run, shots=(1,), neighbours=101, gallery_images=100)
+    demo = Run(tmp_path / "demo")
+    demo.create({"name": "demo", "runs": ["OJ", "AE"]})
+    with pytest.raises(RunError, match="holds the runs OJ, AE; name one") as refused:
+        evaluate_run(demo)
+    assert refused.value.hint == str(tmp_path / "demo" / "OJ")
+    study = Run(tmp_path / "study")
+    study.create({"name": "heads", "runs": [f"OJ/{split}" for split in range(40)]})
+    with pytest.raises(RunError, match="holds the runs OJ/0, OJ/1, OJ/2 and 37 more; name one"):
+        evaluate_run(study)
+
+
+def test_images_that_have_changed_are_said_and_not_trained_on(face_manifest, tmp_path):
+    folder = tmp_path / "faces"
+    shutil.copytree(face_manifest.parent, folder)
+    config = observed_images(
+        folder / "faces.csv",
+        orbit=["person", "session", "light"],
+        canonical="view=front",
+        test="session=4",
+    )
+    small = ["encoder.channels=4,8", "encoder.code_size=16", "train.epochs=1"]
+    config, run = with_settings(config, small), Run(tmp_path / "run")
+    train(config, run)
+    said = []
+    evaluate_run(run, say=said.append)
+    assert not any("warning" in text or "left out" in text for text in said)
+    lines = (folder / "faces.csv").read_text().splitlines()
+    (folder / lines[-1].split(",")[0]).write_bytes(b"")
+    evaluate_run(run, say=said.append)
+    assert any("has changed since it was begun, 144 images then, 143 now" in text for text in said)
+    assert any("left out: row 145: " in text for text in said)
+    (run / "results.json").unlink()
+    with pytest.raises(RunError, match="cannot go on: .* has changed since it was begun"):
+        train(config, run, resume=True)
+
+
+def test_a_run_whose_files_disagree_on_the_network_is_refused(run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run.path, other)
+    config = json.loads((other / "config.json").read_text())
+    config["encoder"]["contrast"] = "local"  # which no weight tells of
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match=r"different networks: encoder\.contrast: given → local"):
+        evaluate_run(Run(other))
+
+
+def test_a_run_without_weights_is_refused_before_its_images_are_made(run, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    shutil.copytree(run.path, other)
+    (other / "model.safetensors").unlink()
+    monkeypatch.setattr("orbitset.experiments.single.build_task", None)
+    with pytest.raises(RunError, match="no weights at .*not finished, or they were not kept"):
+        evaluate_run(Run(other))

@@ -1,0 +1,346 @@
+"""Whole small runs, through the command line where the process itself matters."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from orbitset.config import with_settings
+from orbitset.errors import ConfigError, DataError, RunError
+from orbitset.experiments import (
+    affine_digits,
+    affine_images,
+    affine_mnist,
+    demo_configs,
+    load_run,
+    train,
+)
+from orbitset.experiments.computed import load_data
+from orbitset.experiments.rows import without_splits
+from orbitset.experiments.single import build_task
+from orbitset.experiments.task import encoding_with
+from orbitset.run_folder import Run
+from orbitset.training import optimizer
+from orbitset.training.progress import Silent
+
+SMALL = [
+    "encoder.channels=4,8",
+    "encoder.code_size=16",
+    "train.epochs=0.05",
+    "train.evaluations=3",
+    "evaluation.test_images=60",
+    "evaluation.draws=5",
+    "evaluation.tsne_points=50",
+]
+
+
+def _small(method="OJ", *settings):
+    return with_settings(affine_digits(method), [*SMALL, *settings])
+
+
+@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN"])
+def test_every_method_trains_to_a_finished_run(tmp_path, method):
+    run = Run(tmp_path / "run")
+    results = train(_small(method, "train.epochs=0.005"), run)
+    rows = {(row["method"], row["metric"]): row for row in results["rows"]}
+    assert {"pixels", "untrained", method} == {name for name, _ in rows}
+    assert rows[method, "accuracy"]["n"] == 5
+    assert rows[method, "accuracy"]["repeated"] == "draws"
+    assert json.loads((run / "results.json").read_text()) == results
+    with np.load(run / "arrays.npz") as arrays:
+        assert arrays["rectified"].shape == (12, 1, 32, 32)
+        assert arrays["tsne"].shape == (50, 2)
+
+
+def test_untrained_row_is_the_encoder_before_the_first_step(tmp_path):
+    run = Run(tmp_path / "run")
+    results = train(_small("OE", "train.epochs=0.005"), run)
+    untrained = next(r for r in results["rows"] if r["method"] == "untrained")
+    assert run.records()[0]["step"] == 0
+    assert untrained["mean"] == run.records()[0]["accuracy"]["mean"]
+
+
+def test_loaded_run_scores_as_it_did_at_the_end_of_training(tmp_path):
+    train(_small("OJ", "train.epochs=0.005"), Run(tmp_path / "run"))
+    _, model, task = load_run(Run(tmp_path / "run"))
+    scores = task.one_shot.scores(encoding_with(model))
+    record = Run(tmp_path / "run").records()[-1]["accuracy"]
+    assert scores["euclidean"].summary() == without_splits(record)
+    assert not model.training
+
+
+def test_records_hold_the_scores_of_both_sides_of_every_split(tmp_path):
+    run = Run(tmp_path / "run")
+    train(_small("OE", "train.epochs=0.005", "evaluation.splits=3"), run)
+    for record in run.records():
+        sides = record["accuracy"]["va"], record["accuracy"]["te"]
+        assert [len(side) for side in sides] == [3, 3]
+        assert min(map(min, sides)) <= record["accuracy"]["mean"] <= max(map(max, sides))
+    train(_small("OE", "train.epochs=0.005", "evaluation.splits=0"), Run(tmp_path / "none"))
+    assert "va" not in Run(tmp_path / "none").records()[-1]["accuracy"]
+
+
+def test_evaluations_can_be_asked_for_by_epoch(tmp_path):
+    run = Run(tmp_path / "run")
+    train(_small("AE", "train.epochs=0.02", "train.evaluate_at=0.005,0.01,7"), run)
+    epochs = [record["epoch"] for record in run.records()]
+    assert epochs[0] == 0 and len(epochs) == 4
+    assert epochs[1:] == pytest.approx([0.005, 0.01, 0.02], abs=0.003)
+
+
+def test_settings_can_be_chosen_without_looking_at_the_test_images(tmp_path):
+    on_test, on_validation = (
+        load_data(_small("OJ", f"evaluation.on={on}")) for on in ("test", "validation")
+    )
+    seen = {image.numpy().tobytes() for image in on_validation.test.images}
+    labelled = {image.numpy().tobytes() for image in on_validation.validation.images}
+    hidden = {image.numpy().tobytes() for image in on_test.test.images}
+    assert not seen & hidden and not seen & labelled
+    assert len(on_validation.test) + len(on_validation.validation) == len(on_test.validation)
+    assert train(_small("OJ", "evaluation.on=validation"), Run(tmp_path / "run"))["rows"]
+
+
+def test_resume_with_other_settings_names_what_differs(tmp_path):
+    run = Run(tmp_path / "run")
+    train(_small("OJ", "train.epochs=0.005"), run)
+    with pytest.raises(ConfigError, match=r"loss\.margin: None → 0\.9"):
+        changed = with_settings(_small("OJ", "train.epochs=0.005"), ["loss.margin=0.9"])
+        train(changed, run, resume=True)
+
+
+def test_existing_run_is_left_alone_without_resume_or_overwrite(tmp_path):
+    run = Run(tmp_path / "run")
+    train(_small("OJ", "train.epochs=0.005"), run)
+    before = {p.name: p.read_bytes() for p in run.path.iterdir() if p.is_file()}
+    with pytest.raises(RunError, match="already holds a run"):
+        train(_small("OJ", "train.epochs=0.005"), run)
+    assert before == {p.name: p.read_bytes() for p in run.path.iterdir() if p.is_file()}
+
+
+def test_wrong_data_is_found_before_an_existing_run_is_overwritten(tmp_path):
+    run = Run(tmp_path / "run")
+    train(_small("OJ", "train.epochs=0.005"), run)
+    before = (run / "results.json").read_bytes()
+    with pytest.raises(DataError):
+        train(replace(_small(), data=str(tmp_path)), run, overwrite=True)
+    assert (run / "results.json").read_bytes() == before
+
+
+def test_images_without_labels_are_trained_and_judged_by_finding_them(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (40, 14, 14), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    config = affine_images(str(tmp_path / "images.npy"), 14, 24, has_labels=False)
+    config = with_settings(config, [*SMALL, "orbits.orbits_per_batch=6", "train.epochs=0.1"])
+    assert config.keeps_best
+    rows = train(config, Run(tmp_path / "run"))["rows"]
+    assert {row["metric"] for row in rows} == {"top1", "invariance", "selectivity"}
+
+
+def _command(out, *more):
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    every_step = ["--set", "train.checkpoint_every_s=0", "--set", "train.epochs=0.2"]
+    base = [sys.executable, "-m", "orbitset", "train", "affine-digits", "--out", str(out)]
+    return [*base, *settings, *every_step, "--device", "cpu", *more]
+
+
+def _finish(out, *more):
+    return subprocess.run(
+        _command(out, "--resume", "--quiet", *more), stderr=subprocess.PIPE, text=True, check=True
+    )
+
+
+def _same_results(a, b):
+    for name in ("metrics.jsonl", "results.json", "model.safetensors"):
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    subprocess.run(_command(out, "--quiet"), check=True, capture_output=True)
+    return out
+
+
+def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(tmp_path, whole):
+    out, rng, killed = tmp_path / "killed", random.Random(0), 0
+    while killed < 5:
+        process = subprocess.Popen(_command(out, "--resume", "--quiet"), stderr=subprocess.DEVNULL)
+        _wait_for_a_step(out, process)
+        time.sleep(rng.uniform(0.0, 0.25))
+        process.send_signal(signal.SIGKILL)
+        if process.wait() != -signal.SIGKILL:
+            break
+        killed += 1
+    assert killed >= 3
+    _finish(out)
+    _same_results(whole, out)
+
+
+def test_killed_while_starting_or_finishing_can_be_resumed(tmp_path, whole):
+    """The folder as a kill leaves it: in the middle of the first write, before the environment,
+    before the first checkpoint, and after the last step."""
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / ".config.json.1.part").write_text("{")
+    _finish(half)
+    _same_results(whole, half)
+    for missing in (["environment.json", "checkpoint"], ["results.json", "arrays.npz"]):
+        out = tmp_path / missing[0]
+        shutil.copytree(whole, out)
+        for name in [*missing, "results.json", "report.html"]:
+            shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink(True)
+        cut_off = (out / "metrics.jsonl").read_text() + '{"step": 99'
+        (out / "metrics.jsonl").write_text(cut_off)
+        _finish(out)
+        _same_results(whole, out)
+        assert (out / "report.html").exists()
+
+
+def test_killed_while_overwriting_does_not_pass_old_results_for_new(tmp_path, whole):
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    (out / "results.json").unlink()
+    (out / "metrics.jsonl").unlink()  # cleared, with the old checkpoint still there
+    done = subprocess.run(_command(out, "--resume"), stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert "does not hold the metrics that belong to its checkpoint" in done.stderr
+
+
+def test_resumed_run_records_where_it_went_on(tmp_path, whole):
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    (out / "results.json").unlink()
+    _finish(out)
+    environment = json.loads((out / "environment.json").read_text())
+    assert len(environment["resumed"]) == 1
+    assert "torch" in environment["resumed"][0]["versions"]
+
+
+def test_two_processes_do_not_write_one_run(tmp_path):
+    run = Run(tmp_path / "run")
+    with run.locked(), pytest.raises(RunError, match="another process is writing"):
+        train(_small(), run)
+
+
+class Dropping(nn.Sequential):
+    """A network that draws random numbers in training."""
+
+    def __init__(self):
+        super().__init__(nn.AvgPool2d(4), nn.Flatten(), nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize(
+    "setting", ["loss.mining=semihard-random", f"encoder.backbone={__name__}:Dropping"]
+)
+def test_what_is_drawn_at_random_resumes_exactly(tmp_path, setting):
+    config = _small("OJ", setting, "train.checkpoint_every_s=0")
+    train(config, Run(tmp_path / "a"))
+    torch.rand(3)  # what others draw does not matter
+    run = Run(tmp_path / "b")
+
+    class Stop(Silent):
+        def update(self, done, images, terms):
+            if done == 20:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, run, progress=Stop())
+    train(config, run, resume=True)
+    _same_results(tmp_path / "a", run.path)
+
+
+@pytest.mark.parametrize("method", ["EX", "OE"])
+def test_interrupted_between_any_two_lines_resumes_exactly(tmp_path, method):
+    """Ctrl-C may come inside the optimizer's step; the checkpoint must not be of a half-made step."""
+    config = _small(method, "train.checkpoint_every_s=0")
+    train(config, Run(tmp_path / "a"))
+    run = Run(tmp_path / "b")
+    steps = []
+
+    class Interrupted(optimizer.Adam):
+        def step(self, closure=None):
+            super().step(closure)
+            steps.append(1)
+            if len(steps) == 9:
+                raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(optimizer, "Adam", Interrupted)
+        train(config, run)
+    train(config, run, resume=True)
+    _same_results(tmp_path / "a", run.path)
+
+
+def test_one_shot_task_is_the_same_for_every_method_and_seed():
+    tasks = []
+    for method, seed in (("OJ", 0), ("AE", 5)):
+        tasks.append(build_task(_small(method, f"seed={seed}"), "cpu").one_shot)
+    first, second = tasks
+    assert torch.equal(first.labelled_sets, second.labelled_sets)
+    assert torch.equal(first.query_orbit, second.query_orbit)
+    assert torch.equal(first.test.params_NMQ, second.test.params_NMQ)
+
+
+def test_fresh_orbits_train_end_to_end(tmp_path):
+    results = train(_small("OE", "orbits.mode=fresh", "train.epochs=0.005"), Run(tmp_path / "run"))
+    assert results["rows"]
+
+
+@pytest.mark.skipif("ORBITSET_DATA" not in os.environ, reason="ORBITSET_DATA names no data")
+def test_affine_mnist_takes_a_few_steps(tmp_path):
+    settings = ["train.epochs=0.0002", "train.evaluations=1", "evaluation.test_images=50"]
+    config = with_settings(affine_mnist("OJ"), [*settings, "evaluation.tsne_points=0"])
+    run = Run(tmp_path / "run")
+    train(config, run)
+    assert run.records()[-1]["images"] >= 330
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_orbit_joint_of_the_demo_is_at_least_twice_raw_pixels(tmp_path, seed):
+    config = demo_configs(seed)[0]
+    rows = train(config, Run(tmp_path / "run"))["rows"]
+    accuracy = {row["method"]: row["mean"] for row in rows if row["metric"] == "accuracy"}
+    print(seed, accuracy)
+    assert config.method == "OJ"
+    assert accuracy["OJ"] >= 2 * accuracy["pixels"]
+
+
+def _wait_for_a_step(folder, process):
+    """Until this process has written a checkpoint of its own, or ended."""
+    path = folder / "checkpoint" / "latest.safetensors"
+    before = path.stat().st_mtime_ns if path.exists() else None
+    while process.poll() is None:
+        if path.exists() and path.stat().st_mtime_ns != before:
+            return
+        time.sleep(0.01)
+
+
+def test_a_training_begins_with_the_weights_of_a_model(tmp_path):
+    config = with_settings(_small(), ["train.epochs=0.02", "seed=3"])
+    train(config, Run(tmp_path / "first"))
+    begun = replace(config, init=str(tmp_path / "first"), seed=4)
+    train(begun, Run(tmp_path / "second"))
+    first, second = (Run(tmp_path / name).records() for name in ("first", "second"))
+    assert second[0]["accuracy"]["mean"] == first[-1]["accuracy"]["mean"]
+    assert first[0]["accuracy"]["mean"] != first[-1]["accuracy"]["mean"]
+    about = [
+        json.loads((tmp_path / name / "model.json").read_text()) for name in ("first", "second")
+    ]
+    assert about[1]["trained"]["init"] == about[0]["id"]
+    for setting in ("encoder.contrast=local", "encoder.code_norm=unit", "encoder.pool=4"):
+        with pytest.raises(ConfigError, match=rf"another network .*{setting.partition('=')[0]}"):
+            train(with_settings(begun, [setting]), Run(tmp_path / "third"))
+    shutil.rmtree(tmp_path / "first")  # it is not needed any more
+    results = train(begun, Run(tmp_path / "second"), resume=True)
+    assert "begun with" in {row["method"] for row in results["rows"]}

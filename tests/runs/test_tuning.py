@@ -1,0 +1,318 @@
+import json
+import shutil
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from orbitset.config import from_dict, with_settings
+from orbitset.datasets.named import load_splits
+from orbitset.errors import ConfigError, OrbitsetError, RunError
+from orbitset.experiments import ExperimentConfig, affine_digits, affine_images, train
+from orbitset.experiments.tuning import stored_search, tune
+from orbitset.run_folder import Run
+from orbitset.training.progress import Silent
+
+SMALL = [
+    "encoder.channels=4,8",
+    "encoder.code_size=16",
+    "train.evaluations=2",
+    "evaluation.test_images=60",
+    "evaluation.draws=5",
+]
+IMAGES = 250
+
+
+def _bases(*methods, settings=()):
+    return {m: with_settings(affine_digits(m), [*SMALL, *settings]) for m in methods}
+
+
+def _trial(run, method, number):
+    return Run(run / f"trials/{method}/{number:03}/seed-0")
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("search") / "run")
+    return run, tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES)
+
+
+def test_every_method_gets_as_many_trials_and_images(search):
+    run, results = search
+    for method in ("OJ", "AE"):
+        trials = results["methods"][method]["trials"]
+        assert [(t["number"], t["state"]) for t in trials] == [(i, "complete") for i in range(2)]
+        for number in range(2):
+            shown = _trial(run, method, number).records()[-1]["images"]
+            assert IMAGES <= shown < IMAGES + 2 * 64
+    assert results == run.read_json("results.json")
+    assert "torch" in run.read_json("environment.json")["versions"]
+
+
+def test_a_trial_is_worth_its_best_accuracy_after_the_first_step(search):
+    run, results = search
+    for trial in results["methods"]["OJ"]["trials"]:
+        records = _trial(run, "OJ", trial["number"]).records()[1:]
+        means = [record["accuracy"]["mean"] for record in records]
+        assert trial["value"] == max(means)
+        assert trial["epoch"] == records[means.index(max(means))]["epoch"]
+    best = results["methods"]["OJ"]["best"]
+    assert best["value"] == max(t["value"] for t in results["methods"]["OJ"]["trials"])
+    assert best["settings"] == results["methods"]["OJ"]["trials"][best["trial"]]["settings"]
+
+
+def test_what_is_reported_is_what_was_trained(search):
+    run, results = search
+    base = replace(_bases("OJ")["OJ"].evaluation, on="validation", tsne_points=0)
+    for trial in results["methods"]["OJ"]["trials"]:
+        trained = from_dict(ExperimentConfig, _trial(run, "OJ", trial["number"]).config)
+        assert trained == with_settings(trained, trial["settings"])
+        assert trained.evaluation == base
+
+
+def test_the_first_trial_is_the_recipes_own(search):
+    run, _ = search
+    for method, base in _bases("OJ", "AE").items():
+        first = from_dict(ExperimentConfig, _trial(run, method, 0).config)
+        assert (first.encoder, first.orbits) == (base.encoder, base.orbits)
+        assert first.margin == base.margin
+        assert replace(first.loss, margin=None) == base.loss
+        assert replace(first.train, epochs=base.train.epochs) == base.train
+        assert _trial(run, method, 1).config != _trial(run, method, 0).config
+
+
+def test_only_the_records_of_a_trial_are_kept(search):
+    run, _ = search
+    names = {path.name for path in _trial(run, "OJ", 1).path.iterdir()}
+    assert {"config.json", "metrics.jsonl", "results.json"} <= names
+    assert not {"model.safetensors", "arrays.npz", "checkpoint"} & names
+
+
+def test_no_test_image_is_needed(tmp_path, monkeypatch):
+    def without_any(data, **options):
+        return replace(load_splits(data, **options), test=None)
+
+    monkeypatch.setattr("orbitset.experiments.computed.load_splits", without_any)
+    with pytest.raises(AttributeError):
+        train(_bases("OE")["OE"], Run(tmp_path / "test"))
+    results = tune(_bases("OE"), Run(tmp_path / "run"), trials=2, images=100)
+    assert len(results["methods"]["OE"]["trials"]) == 2
+
+
+def test_trials_that_diverge_count_and_do_not_stop_the_search(tmp_path):
+    notes = []
+
+    class Notes(Silent):
+        def note(self, message):
+            notes.append(message)
+
+    run = Run(tmp_path / "run")
+    bases = _bases("AE", settings=["train.learning_rate=1e30", "encoder.code_norm=none"])
+    results = tune(bases, run, trials=3, images=IMAGES, progress=Notes())
+    trials = results["methods"]["AE"]["trials"]
+    assert len(trials) == 3
+    failed = {"state": "failed", "value": 0.0, "epoch": None}
+    assert {name: trials[0][name] for name in failed} == failed
+    assert any("counts as 0: " in note for note in notes)
+    assert not (_trial(run, "AE", 0) / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("moment", ["start", "update", "note"])
+def test_an_interrupted_search_ends_as_if_it_had_not_been(tmp_path, search, moment):
+    calls = []
+
+    class Stop(Silent):
+        def _call(self, name):
+            calls.append(name)
+            if calls.count(moment) == 4 and name == moment:
+                raise KeyboardInterrupt
+
+        def start(self, label, total, done):
+            self._call("start")
+
+        def update(self, done, images, terms):
+            self._call("update")
+
+        def note(self, message):
+            self._call("note")
+
+    run = Run(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, progress=Stop())
+    with (run / "journal.log").open("a") as journal:
+        journal.write('{"op_code":')
+    (run / "journal.log.lock").symlink_to(run / "journal.log")
+    results = tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
+    assert results == search[1]
+    assert len(run.read_json("environment.json")["resumed"]) == 1
+
+
+def test_a_search_killed_before_a_trial_was_settled_goes_on_with_it(tmp_path, search):
+    run = Run(tmp_path / "run")
+    shutil.copytree(search[0].path, run.path)
+    lines = (run / "journal.log").read_text().splitlines(keepends=True)
+    for kept in (1, 3, 6, len(lines) - 1):
+        (run / "journal.log").write_text("".join(lines[:kept]))
+        assert tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True) == search[1]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("several") / "run")
+    return run, tune(_bases("OE"), run, trials=2, seeds=2, seed=5, images=IMAGES)
+
+
+def test_a_trial_of_several_seeds_is_worth_their_mean_at_one_moment(several):
+    run, results = several
+    for trial in results["methods"]["OE"]["trials"]:
+        runs = [Run(run / f"trials/OE/{trial['number']:03}/seed-{seed}") for seed in (5, 6)]
+        assert [each.config["seed"] for each in runs] == [5, 6]
+        first, second = (each.records()[1:] for each in runs)
+        means = [
+            (a["accuracy"]["mean"] + b["accuracy"]["mean"]) / 2
+            for a, b in zip(first, second, strict=True)
+        ]
+        assert trial["value"] == pytest.approx(max(means))
+        assert trial["epoch"] == first[means.index(max(means))]["epoch"]
+
+
+def test_a_search_killed_between_two_seeds_trains_the_other_only(tmp_path, several):
+    run = Run(tmp_path / "run")
+    shutil.copytree(several[0].path, run.path)
+    (run / "results.json").unlink()
+    lines = (run / "journal.log").read_text().splitlines(keepends=True)
+    (run / "journal.log").write_text("".join(lines[:-1]))  # the last says what the trial is worth
+    last = run / "trials/OE/001"
+    before = (last / "seed-5/metrics.jsonl").stat().st_mtime_ns
+    shutil.rmtree(last / "seed-6")
+    again = tune(_bases("OE"), run, trials=2, seeds=2, seed=5, images=IMAGES, resume=True)
+    assert again == several[1]
+    assert (last / "seed-5/metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_trial_with_a_seed_that_diverges_counts_as_0_and_its_others_are_left(tmp_path):
+    run = Run(tmp_path / "run")
+    bases = _bases("AE", settings=["train.learning_rate=1e30", "encoder.code_norm=none"])
+    (trial,) = tune(bases, run, trials=1, seeds=2, images=IMAGES)["methods"]["AE"]["trials"]
+    assert (trial["value"], trial["state"]) == (0, "failed")
+    assert not (run / "trials/AE/000/seed-1").exists()
+
+
+def test_a_kill_before_a_failure_was_told_does_not_lose_the_trial(tmp_path):
+    run = Run(tmp_path / "run")
+    bases = _bases("AE", settings=["train.learning_rate=1e30", "encoder.code_norm=none"])
+    results = tune(bases, run, trials=1, images=IMAGES)
+    lines = (run / "journal.log").read_text().splitlines(keepends=True)
+    (run / "journal.log").write_text("".join(lines[:-1]))  # its error is known, its value is not
+    assert tune(bases, run, trials=1, images=IMAGES, resume=True) == results
+
+
+def test_a_full_disk_ends_the_search_and_is_no_trial_that_failed(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    run = Run(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr("orbitset.training.checkpoint.write_atomically", full)
+        with pytest.raises(RunError, match="No space left"):
+            tune(_bases("AE"), run, trials=1, images=IMAGES)
+    (trial,) = tune(_bases("AE"), run, trials=1, images=IMAGES, resume=True)["methods"]["AE"][
+        "trials"
+    ]
+    assert trial["state"] == "complete" and trial["value"] > 0
+
+
+@pytest.mark.slow
+def test_trials_side_by_side_are_told_as_they_end(tmp_path):
+    run = Run(tmp_path / "run")
+    results = tune(_bases("OE"), run, trials=2, images=1000, jobs=2)
+    trials = results["methods"]["OE"]["trials"]
+    assert [(t["number"], t["state"]) for t in trials] == [(i, "complete") for i in range(2)]
+    assert _trial(run, "OE", 0).read_json("environment.json")["threads"] == 1
+
+
+def test_resume_with_other_settings_names_what_differs(search):
+    run, _ = search
+    before = (run / "journal.log").read_bytes()
+    asked = {"trials": 2, "images": IMAGES, "resume": True}
+    with pytest.raises(ConfigError, match="trials: 2 → 4"):
+        tune(_bases("OJ", "AE"), run, **{**asked, "trials": 4})
+    with pytest.raises(ConfigError, match=r"methods: \['OJ', 'AE'\] → \['OJ'\]"):
+        tune(_bases("OJ"), run, **asked)
+    with pytest.raises(ConfigError, match=r"AE evaluation\.draws: 5 → 6"):
+        tune(_bases("OJ", "AE", settings=["evaluation.draws=6"]), run, **asked)
+    with pytest.raises(ConfigError, match="fixed"):
+        tune(_bases("OJ", "AE"), run, **asked, fixed=["loss.margin"])
+    assert (run / "journal.log").read_bytes() == before
+
+
+def test_an_existing_folder_is_left_alone(search, tmp_path):
+    run, _ = search
+    before = (run / "results.json").read_bytes()
+    with pytest.raises(RunError, match="already holds a run") as error:
+        tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES)
+    assert error.value.exit_code == 2 and "overwrite" not in str(error.value)
+    assert (run / "results.json").read_bytes() == before
+    with pytest.raises(RunError, match="holds a run; choose another folder"):
+        tune(_bases("OJ"), _trial(run, "OJ", 0), resume=True)
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(RunError, match="holds no run"):
+        tune(_bases("OJ"), Run(tmp_path))
+
+
+def test_two_searches_do_not_write_one_folder(tmp_path):
+    run = Run(tmp_path / "run")
+    with run.locked(), pytest.raises(RunError, match="another process is writing"):
+        tune(_bases("OJ"), run, trials=1, images=IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"trials": 0}, "trials is 0"),
+        ({"images": 0}, "images is 0"),
+        ({"jobs": 0}, "jobs is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"fixed": ["train.epochs"]}, "train.epochs cannot be set"),
+        ({"fixed": ["evaluation.on"]}, "evaluation.on cannot be set"),
+        ({"bases": {}}, "at least one method"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(tmp_path, asked, text):
+    run = Run(tmp_path / "run")
+    with pytest.raises(ConfigError, match=text):
+        tune(**{"bases": _bases("OJ"), "run": run, **asked})
+    assert not run.path.exists()
+
+
+def test_images_without_labels_are_refused(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (40, 14, 14), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    base = affine_images(str(tmp_path / "images.npy"), 14, 24)
+    with pytest.raises(ConfigError, match="have no labels"):
+        tune({"OJ": base}, Run(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_configuration_is_named(search, tmp_path):
+    config = {**search[0].config, "bases": []}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match="config.json is damaged"):
+        stored_search(Run(tmp_path))
+
+
+def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(OrbitsetError, match=r"pip install 'orbitset\[tune\]'"):
+        tune(_bases("OJ"), Run(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_journal_is_named(search, tmp_path):
+    run = Run(tmp_path / "run")
+    shutil.copytree(search[0].path, run.path)
+    (run / "journal.log").write_text("garbage\n")
+    with pytest.raises(RunError, match="journal.log is damaged") as caught:
+        tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
+    assert "remove it" in caught.value.hint
