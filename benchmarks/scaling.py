@@ -68,6 +68,7 @@ def build(task: str, size: int, device: str) -> Callable[[], Any]:
         step, _ = training.ours("OJ", "auto", size, 20_480 if device == "cuda" else 2048, device)
         return step
     from orbitset.experiments.task import encode_members, encoding_with
+
     from orbitset.orbits import AffineOrbits
 
     model = training.network(device).eval()

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orbitset.cli.main import command_names
 from orbitset.experiments.config import Experiment, ObservedExperiment
 from orbitset.experiments.faces import PAPER, Split
 from orbitset.experiments.real_faces import pie32, pointing04
 from orbitset.experiments.reproduce import Asked, study_of
 from orbitset.experiments.study import Study, stored_study
 from orbitset.experiments.summary import summarise
+
+from orbitset.cli.main import command_names
 from orbitset.report.tables import format_p, format_paper, format_value, ordered
 from orbitset.run_folder import Run
 

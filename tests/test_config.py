@@ -3,11 +3,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pytest
+from orbitset.experiments import ExperimentConfig, affine_digits
 
 from orbitset.config import differences, from_dict, to_dict, with_settings
 from orbitset.encoders import EncoderConfig
 from orbitset.errors import ConfigError
-from orbitset.experiments import ExperimentConfig, affine_digits
 from orbitset.losses import LossConfig
 from orbitset.orbits import AffineRanges, OrbitConfig
 from orbitset.orbits.photometric import PhotometricRanges

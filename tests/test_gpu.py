@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from orbitset.experiments import affine_digits, affine_mnist, train
 
 from orbitset.config import with_settings
 from orbitset.datasets.heads import render_heads
 from orbitset.encoders import RectifyingEncoder
 from orbitset.evaluation import Labelled, Same, retrieve, verify
-from orbitset.experiments import affine_digits, affine_mnist, train
 from orbitset.losses import LossConfig, build_loss, distance_matrix, mine, triplet_loss
 from orbitset.losses.triplet import mined_terms
 from orbitset.orbits import AffineOrbits, ObservedOrbits, OrbitBatches

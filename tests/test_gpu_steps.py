@@ -5,11 +5,11 @@ import warnings
 import pytest
 import torch
 from fused_passes import relative_error
+from orbitset.experiments import affine_digits, train
 
 from orbitset.config import with_settings
 from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
 from orbitset.errors import ConfigError
-from orbitset.experiments import affine_digits, train
 from orbitset.kernels import disabled
 from orbitset.losses import (
     LossConfig,

@@ -7,10 +7,10 @@ import re
 import shutil
 
 import pytest
-
-from orbitset.config import with_settings
 from orbitset.experiments import affine_digits, train
 from orbitset.experiments.comparison import compare
+
+from orbitset.config import with_settings
 from orbitset.run_folder import Run
 
 SMALL = [

@@ -10,11 +10,11 @@ import time
 
 import numpy as np
 import pytest
+from orbitset.experiments import affine_digits, train
 
 from orbitset.cli.main import command_names
 from orbitset.config import with_settings
 from orbitset.datasets.mnist import SHA256
-from orbitset.experiments import affine_digits, train
 from orbitset.run_folder import Run
 
 SMALL = [

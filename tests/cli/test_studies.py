@@ -4,11 +4,11 @@ import json
 import shutil
 
 import pytest
+from orbitset.experiments import affine_digits
+from orbitset.experiments.study import Line, Study, run_study
 
 from orbitset.config import with_settings
 from orbitset.datasets.mnist import data_root, is_mnist_folder
-from orbitset.experiments import affine_digits
-from orbitset.experiments.study import Line, Study, run_study
 from orbitset.run_folder import Run
 
 SMALL = [

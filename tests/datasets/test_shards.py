@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from orbitset.experiments.manifests import observed_images
 from PIL import Image
 
 from orbitset.datasets import shards
@@ -20,7 +21,6 @@ from orbitset.datasets.pictures import Wanted, decoded
 from orbitset.datasets.shards import expand, file_at, is_tar, open_at, read_shards, scan_shards
 from orbitset.datasets.stream import ImageStream
 from orbitset.errors import ConfigError, DataError
-from orbitset.experiments.manifests import observed_images
 
 
 def picture(seed=0, size=(8, 6)):

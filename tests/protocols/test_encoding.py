@@ -1,10 +1,10 @@
 import pytest
 import torch
+from orbitset.experiments import OneShotTask
+from orbitset.experiments.task import FindingTask, encode_members, orbit_curve, raw_pixels
 
 from orbitset.errors import DataError
 from orbitset.evaluation import Labelled, one_shot_accuracy
-from orbitset.experiments import OneShotTask
-from orbitset.experiments.task import FindingTask, encode_members, orbit_curve, raw_pixels
 from orbitset.orbits import AffineOrbits, AffineRanges
 
 

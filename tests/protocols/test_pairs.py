@@ -6,11 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
-
-from orbitset.config import to_dict, with_settings
-from orbitset.errors import ConfigError, DataError, RunError
-from orbitset.evaluation.exclusion import Same
 from orbitset.experiments import load_run, train
 from orbitset.experiments.arrays import tsne_points
 from orbitset.experiments.config import read_experiment
@@ -18,6 +13,11 @@ from orbitset.experiments.observed import ObservedTask
 from orbitset.experiments.reevaluate import evaluate_run
 from orbitset.experiments.rows import best
 from orbitset.experiments.task import encoding_with, raw_pixels
+from sklearn.metrics import roc_auc_score
+
+from orbitset.config import to_dict, with_settings
+from orbitset.errors import ConfigError, DataError, RunError
+from orbitset.evaluation.exclusion import Same
 from orbitset.run_folder import Run
 
 

@@ -1,8 +1,8 @@
 import pytest
+from orbitset.experiments import RECIPES, affine_digits, affine_images, affine_mnist, recipe
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError
-from orbitset.experiments import RECIPES, affine_digits, affine_images, affine_mnist, recipe
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -1,7 +1,4 @@
 import pytest
-
-from orbitset.config import differences
-from orbitset.errors import ConfigError
 from orbitset.experiments.affine_mnist import (
     RATIOS,
     VARIANTS,
@@ -9,6 +6,9 @@ from orbitset.experiments.affine_mnist import (
     affine_mnist_study,
 )
 from orbitset.experiments.methods import METHODS
+
+from orbitset.config import differences
+from orbitset.errors import ConfigError
 
 
 def test_all_methods_share_data_network_size_and_batch_and_all_but_ex_their_length():

@@ -1,9 +1,9 @@
 import pytest
+from orbitset.experiments import EvalConfig, ExperimentConfig, affine_mnist
+from orbitset.experiments.config import with_method
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError
-from orbitset.experiments import EvalConfig, ExperimentConfig, affine_mnist
-from orbitset.experiments.config import with_method
 from orbitset.losses import build_loss
 from orbitset.orbits import OrbitConfig
 

@@ -5,10 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
-
-from orbitset.config import with_settings
-from orbitset.errors import ConfigError, DataError
 from orbitset.experiments.faces import (
     COMPARED,
     IMAGES,
@@ -21,6 +17,10 @@ from orbitset.experiments.faces import (
 )
 from orbitset.experiments.study import Line, Study, run_study, stored_study
 from orbitset.experiments.summary import summarise
+from scipy import stats
+
+from orbitset.config import with_settings
+from orbitset.errors import ConfigError, DataError
 from orbitset.report import write_report
 from orbitset.run_folder import Run
 

@@ -1,9 +1,9 @@
 from typing import get_args
 
 import pytest
+from orbitset.experiments.methods import Method, has_transformer, objective_of, parse_method
 
 from orbitset.errors import ConfigError
-from orbitset.experiments.methods import Method, has_transformer, objective_of, parse_method
 
 
 @pytest.mark.parametrize("name", get_args(Method))

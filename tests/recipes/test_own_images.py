@@ -4,16 +4,16 @@ from dataclasses import replace
 import av
 import numpy as np
 import pytest
+from orbitset.experiments import load_run, train
+from orbitset.experiments.manifests import described_orbits as described_in_words
+from orbitset.experiments.manifests import observed_images, observed_videos
+from orbitset.experiments.observed import ObservedTask
 from PIL import Image
 
 import orbitset
 from orbitset.config import with_settings
 from orbitset.datasets.video import frames_of
 from orbitset.errors import ConfigError, DataError
-from orbitset.experiments import load_run, train
-from orbitset.experiments.manifests import described_orbits as described_in_words
-from orbitset.experiments.manifests import observed_images, observed_videos
-from orbitset.experiments.observed import ObservedTask
 from orbitset.run_folder import Run
 
 

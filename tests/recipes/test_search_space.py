@@ -1,6 +1,4 @@
 import pytest
-
-from orbitset.config import with_settings
 from orbitset.experiments import affine_digits, affine_mnist
 from orbitset.experiments.search_space import (
     SPACE,
@@ -9,6 +7,8 @@ from orbitset.experiments.search_space import (
     settings_of,
     space_of,
 )
+
+from orbitset.config import with_settings
 
 
 def _names(space):

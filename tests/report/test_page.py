@@ -2,10 +2,10 @@ import html.parser
 import re
 
 import pytest
+from orbitset.experiments import affine_digits, train
 
 from orbitset.config import with_settings
 from orbitset.errors import RunError
-from orbitset.experiments import affine_digits, train
 from orbitset.report import write_report
 from orbitset.run_folder import Run
 

@@ -3,12 +3,12 @@ import shutil
 
 import numpy as np
 import pytest
+from orbitset.experiments import affine_digits
+from orbitset.experiments.comparison import compare, write_comparison
 from scipy import stats
 
 from orbitset.config import to_dict, with_settings
 from orbitset.errors import ConfigError, RunError
-from orbitset.experiments import affine_digits
-from orbitset.experiments.comparison import compare, write_comparison
 from orbitset.run_folder import Run
 
 SPLITS, EVALUATIONS = 5, 4

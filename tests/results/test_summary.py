@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
-
-from orbitset.config import to_dict, with_settings
-from orbitset.errors import RunError
 from orbitset.experiments import affine_digits
 from orbitset.experiments.scores import mean_curve, stopped_scores
 from orbitset.experiments.study import Line, Study
 from orbitset.experiments.summary import summarise
+from scipy import stats
+
+from orbitset.config import to_dict, with_settings
+from orbitset.errors import RunError
 from orbitset.run_folder import Run
 
 METHODS = ("OJ", "OT", "OE", "EX", "OT-STN")

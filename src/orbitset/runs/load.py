@@ -1,0 +1,44 @@
+"""A finished run, opened again: its model, the images it learned from, and what judges it."""
+
+from orbitset.encoders import Encoder
+from orbitset.errors import RunError
+from orbitset.models.folder import read_description
+from orbitset.recipes.experiment import read_experiment, resolved
+from orbitset.run_folder import Run
+from orbitset.runs.prepare import Images, Judge, build_model, build_protocol, open_images
+from orbitset.runs.train import other_network
+from orbitset.training.checkpoint import load_model
+
+_MOST_NAMED = 3
+"""Of many runs in a folder, so many are named."""
+
+
+def load_run(run: Run, *, device: str = "cpu") -> tuple[Encoder, Images, Judge]:
+    """The trained model of a finished run, its images, and what judges it."""
+    run.require().refuse_search("loaded")
+    if run.kind != "run":
+        runs = run.config["runs"]
+        more = f" and {len(runs) - _MOST_NAMED:,} more" if len(runs) > _MOST_NAMED else ""
+        raise RunError(
+            f"{run.path} holds the runs {', '.join(runs[:_MOST_NAMED])}{more}; name one of them",
+            hint=f"{run / runs[0]}",
+        )
+    config = read_experiment(run.config)
+    if not config.keeps_weights:
+        raise RunError(f"{run.path} is of private images, so that its weights were not kept")
+    if not (run / "model.safetensors").is_file():  # before images are decoded or rendered
+        raise RunError(
+            f"there are no weights at {run / 'model.safetensors'}: the run is not finished, or they were "
+            "not kept"
+        )
+    if (run / "model.json").is_file():
+        described = read_description(run.path).network.encoder
+        if other := other_network(described, config.encoder):
+            raise RunError(
+                f"model.json and config.json of {run.path} are of different networks: {other}"
+            )
+    config = resolved(config, run / "config.json")[1]
+    images = open_images(config, device)
+    model = build_model(config, images)
+    load_model(run / "model.safetensors", model)
+    return model.to(device).eval(), images, Judge(config, build_protocol(config, images))

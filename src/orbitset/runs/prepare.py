@@ -1,0 +1,183 @@
+"""What a configuration describes, made ready to train: images, protocol, network and objective."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from orbitset.encoders import Encoder, EncoderConfig, build_encoder
+from orbitset.encoders.backbone import check_restorable
+from orbitset.encoders.rectifying import PAPERS
+from orbitset.errors import ConfigError
+from orbitset.evaluation.score import Score
+from orbitset.losses.methods import Classified
+from orbitset.orbits.observed import ObservedConfig
+from orbitset.outside import import_named
+from orbitset.protocols import ComputedImages, ObservedSplit, Protocol, encoding_with, raw_pixels
+from orbitset.protocols.contract import Encode, Measure, Scores, evaluate
+from orbitset.recipes.experiment import Experiment, protocol_named
+from orbitset.recipes.methods import built_in
+from orbitset.results.row import Row, best
+from orbitset.seeds import stable_seed, stream
+from orbitset.training.progress import Progress
+
+Images = ComputedImages | ObservedSplit
+T = TypeVar("T")
+_SAY_EVERY_S = 5.0
+
+
+def open_images(config: Experiment, device: str, progress: Progress | None = None) -> Images:
+    """Load the images of an experiment and divide them into what is trained on and what is held out."""
+    on_progress = None if progress is None else _saying(config.data, progress)
+    if isinstance(config.orbits, ObservedConfig):
+        return ObservedSplit(
+            config.data,
+            config.orbits,
+            config.evaluation,
+            video=config.video,
+            is_private=config.is_private,
+            seed=config.seed,
+            device=device,
+            on_progress=on_progress,
+        )
+    return ComputedImages(
+        config.data,
+        config.orbits,
+        on=getattr(config.evaluation, "on", "test"),
+        seed=config.seed,
+        evaluation_seed=getattr(config.evaluation, "seed", 0),
+        device=device,
+    )
+
+
+def _saying(data: str, progress: Progress) -> Callable[[int, int], None]:
+    """Says every few seconds how many images are ready."""
+    said_at = time.monotonic()
+
+    def say(done: int, total: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at > _SAY_EVERY_S and done < total:
+            said_at = time.monotonic()
+            progress.note(f"{data}: preparing images, {done / total:.0%}")
+
+    return say
+
+
+def build_protocol(config: Experiment, images: Images) -> Protocol:
+    """The protocol that judges the experiment on its held-out images."""
+    protocol = protocol_named(config.protocol)
+    kind = "observed" if isinstance(images, ObservedSplit) else "computed"
+    if protocol.orbits != kind:
+        raise ConfigError(
+            f"the protocol {config.protocol} is for {protocol.orbits} orbits, and those of {config.data} are "
+            f"{kind}"
+        )
+    return protocol(images, config.evaluation, margin=config.margin)
+
+
+def build_model(config: Experiment, images: Images) -> Encoder:
+    """The untrained network: its weights depend on the seed alone."""
+    in_channels, size_px = images.image_shape
+
+    def build(encoder: EncoderConfig) -> Encoder:
+        return build_encoder(
+            encoder,
+            in_channels=in_channels,
+            size_px=size_px,
+            has_transformer=config.has_transformer,
+        )
+
+    model = _seeded("model", config.seed, lambda: build(config.encoder))
+    if config.encoder.backbone != PAPERS:
+        plain = replace(config.encoder, is_pretrained=False)
+        again = _seeded("another model", config.seed, lambda: build(plain))
+        shape = (2, in_channels, size_px, size_px)
+        check_restorable(model, again, torch.rand(shape, generator=stream("restorable")))
+    return model
+
+
+def build_objective(config: Experiment, images: Images) -> nn.Module:
+    """The objective of the method, with classes beside it where they are asked for."""
+    orbits = images.batches.orbits
+    labels = orbits.labels_N
+    method = built_in(config.method)
+    if method is not None and method.needs_labels and labels is None:
+        raise ConfigError(f"{config.method} learns from class labels, and these images have none")
+    num_classes = 0 if labels is None else int(labels.max()) + 1
+    context = config.loss_context(num_orbits=len(orbits), num_classes=num_classes)
+
+    def build() -> nn.Module:
+        objective: nn.Module = config.loss.build(context)
+        if not config.classify_weight:
+            return objective
+        if num_classes < 2:
+            raise ConfigError(
+                f"classify_weight asks for classes, and the images that are trained on have {num_classes}; "
+                "give labels of at least 2, or a weight of 0"
+            )
+        return Classified(
+            objective,
+            weight=config.classify_weight,
+            code_size=context.code_size,
+            num_classes=num_classes,
+        )
+
+    return _seeded("loss", config.seed, build)
+
+
+def _seeded(purpose: str, seed: int, build: Callable[[], T]) -> T:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stable_seed(purpose, seed))
+        return build()
+
+
+class Judge:
+    """Evaluates the model of a training: its protocol's scores, and those of measures from outside."""
+
+    def __init__(self, config: Experiment, protocol: Protocol) -> None:
+        self.config, self.protocol = config, protocol
+        self.measures: dict[str, Measure] = {
+            name.partition(":")[2]: import_named(name, what="measure") for name in config.measures
+        }
+
+    def encoding(self, model: nn.Module) -> Encode:
+        return encoding_with(model, precision=self.config.train.precision)
+
+    def scores(self, encode: Encode) -> Scores:
+        return evaluate(self.protocol, encode, self.measures)
+
+    def record(self, model: nn.Module) -> dict[str, Any]:
+        """What a record of metrics.jsonl says of an evaluation."""
+        scores = self.scores(self.encoding(model))
+        return {
+            name: score.to_json() if isinstance(score, Score) else score
+            for name, score in scores.items()
+        }
+
+    def rows(self, records: list[dict[str, Any]]) -> list[Row]:
+        """Raw pixels, the encoder before training and the encoder after it, by every measure."""
+        config = self.config
+        pixels = self.scores(raw_pixels)
+        is_begun = config.init is not None
+        last = best(records, is_begun=is_begun) if config.keeps_best else records[-1]
+        rows: list[Row] = []
+        for name, score in pixels.items():
+            if isinstance(score, Score):
+                rows.append(self._row("pixels", name, score, pixels))
+                for method, record in ((config.start, records[0]), (config.method, last)):
+                    rows.append(self._row(method, name, Score.from_json(record[name]), pixels))
+            elif name in self.protocol.about.measures:
+                once = Score(mean=last[name])
+                rows.append(self._row(config.method, name, once, pixels))
+        for name, score in self.protocol.rows(records).items():
+            rows.append(self._row(config.method, name, score, pixels))
+        return rows
+
+    def _row(self, method: str, name: str, score: Score, pixels: Mapping[str, Any]) -> Row:
+        suffix = "" if getattr(self.config.evaluation, "on", "test") == "test" else "_validation"
+        unanswerable = pixels.get("unanswerable") if name.startswith("top1") else None
+        row = Row.of(method, f"{name}{suffix}", score, unanswerable=unanswerable)
+        return replace(row, cut_down=self.config.cut_down)
