@@ -49,9 +49,8 @@ def face_manifest(tmp_path_factory):
 @pytest.fixture(scope="session")
 def small_faces(face_manifest):
     """An experiment on that manifest with a small encoder."""
-    from orbitset.experiments.manifests import observed_images
-
     from orbitset.config import with_settings
+    from orbitset.recipes.own_images import observed_images
 
     def experiment(method="OJ", *settings, split="session=1,2/3/4"):
         config = observed_images(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from orbitset.experiments.manifests import observed_images
+from orbitset.recipes.own_images import observed_images
 from PIL import Image
 
 from orbitset.datasets import shards
