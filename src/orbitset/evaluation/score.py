@@ -23,8 +23,8 @@ class Score:
     interval: tuple[float, float] | None = None
     """The 2.5th and 97.5th percentiles over the repetitions"""
     sides: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """The scores on the validation side `va` and on the test side `te` of every split: a stopping time is chosen
-    on one and scored on the other"""
+    """The scores on the validation side `va` and on the test side `te` of every split: a stopping time is
+    chosen on one and scored on the other"""
     epoch: float | None = None
     """When training was stopped for it, if that was before its end"""
 

@@ -1,8 +1,8 @@
 """How codes are judged: the contract of every protocol.
 
-A protocol gets the images that were held out, and a function `encode` from images to codes. It encodes what it
-needs and gives scores. A protocol from outside the package is a class `package.module:Name` that implements
-`Protocol`.
+A protocol gets the images that were held out, and a function `encode` from images to codes. It encodes what
+it needs and gives scores. A protocol from outside the package is a class `package.module:Name` that
+implements `Protocol`.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,10 @@ Measure = Callable[[Tensor, Tensor], float]
 Scores = Mapping[str, Score | float]
 """Scores by the name of their measure; a plain number is noted beside them and has no baselines"""
 Say = Callable[[str], None]
-OVER_SEEDS = "Every seed is a training of its own on the same images. The test does not say what other images would change."
+OVER_SEEDS = (
+    "Every seed is a training of its own on the same images. "
+    "What other images would change, the test does not say."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +80,14 @@ class Protocol(ABC):
 
     orbits: ClassVar[Literal["computed", "observed"]]
     """Which orbits it judges"""
-    about: ClassVar[About]
+    about: About
     Settings: ClassVar[type]
     """A frozen dataclass: what `evaluation.…` may set"""
 
     @abstractmethod
     def __init__(self, images: Any, settings: Any, *, margin: float | None = None) -> None:
-        """`images` are ComputedImages or ObservedImages; the margin is that of the objective, if it has one."""
+        """`images` are ComputedImages or ObservedImages; the margin is that of the objective, if it has
+        one."""
 
     @abstractmethod
     def held_out(self, encode: Encode) -> dict[str, Labelled]:

@@ -1,4 +1,4 @@
-"""Finding single images without labels on computed orbits: each image is to be found by a changed one of it."""
+"""Finding single images without labels on computed orbits, each by a changed version of itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,8 +81,8 @@ class Finding(Protocol):
     orbits = "computed"
     Settings = FindingSettings
     about = About(
-        how="These images have no labels: each of those that were not trained on is to be found, among all of "
-        "them, by a changed one of it.",
+        how="These images have no labels: each of those that were not trained on is to be found, among all "
+        "of them, by a changed one of it.",
         measures={
             "top1": "top-1 retrieval",
             "invariance": "invariance at ε = α",

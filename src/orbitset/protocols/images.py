@@ -185,7 +185,10 @@ class ObservedSplit:
         self.unused: str | None = None
         if num_unused:
             unused = ", ".join(value for value in images.values[by] if value not in used)
-            self.unused = f"{num_unused:,} images are in no part of the split and are not used ({by} {unused})"
+            self.unused = (
+                f"{num_unused:,} images are in no part of the split "
+                f"and are not used ({by} {unused})"
+            )
 
     def _present(self, images: ObservedImages, parts: Any, part: str) -> list[str]:
         """The values of a part, without those all of whose images were left out."""
@@ -218,7 +221,8 @@ class ObservedSplit:
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
-        """How many images there are, and a hash of what they hold; None for rendered heads, which never change."""
+        """How many images there are, and a hash of what they hold; None for rendered heads, which never
+        change."""
         if self.data.partition(":")[0] == "heads":
             return None
         parts = (self.train, *self.sides.values())

@@ -129,8 +129,8 @@ class OneShot(Protocol):
     orbits = "computed"
     Settings = OneShotSettings
     about = About(
-        how="One labelled image per class; a test image gets the class of its nearest neighbour in code space. "
-        "The s.d. is over draws of the labelled images with one trained model, so it does not say how much "
+        how="One labelled image per class; a test image gets the class of its nearest neighbour in code "
+        "space. The s.d. is over draws of the labelled images with one trained model, so it does not say how much "
         "another training would differ.",
         measures={
             "accuracy": "one-shot accuracy",
@@ -144,10 +144,10 @@ class OneShot(Protocol):
         tested_share=1.0,
         about_tests="Splits overlap and share a training, so the paired t-test is too sure of itself;\n"
         "how much another training would change, only the spread over seeds says.",
-        about_study="Splits overlap and share one training per seed, so that the paired t-test is too sure of "
-        "itself; how much another training would change, only the spread over seeds says. The corrected one "
-        "widens its variance after Nadeau and Bengio, for halves; Wilcoxon's asks nothing of the distribution "
-        "but symmetry.",
+        about_study="Splits overlap and share one training per seed, so that the paired t-test is too sure "
+        "of itself; how much another training would change, only the spread over seeds says. The corrected "
+        "one widens its variance after Nadeau and Bengio, for halves; Wilcoxon's asks nothing of the "
+        "distribution but symmetry.",
     )
 
     def __init__(

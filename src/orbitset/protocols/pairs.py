@@ -89,17 +89,17 @@ class Pairs(Protocol):
     orbits = "observed"
     Settings = PairsSettings
     about = About(
-        how="Verification: AUC over all pairs of held-out images, by their squared distance. Retrieval: top-1, how "
-        "often the nearest held-out image shows the same, after those that would be too easy to find are left "
-        "out.",
+        how="Verification: AUC over all pairs of held-out images, by their squared distance. Retrieval: "
+        "top-1, how often the nearest held-out image shows the same, after those that would be too easy to "
+        "find are left out.",
         measures={"auc": "verification AUC", "top1": "top-1 retrieval"},
         curves=MEASURES,
         about_tests="Every seed is a training of its own on the same images: what other images would\n"
         "change, it does not say.",
-        about_study="Every split is trained anew, but where splits share images they are trained on, the paired "
-        "t-test is too sure of itself. The corrected one widens its variance after Nadeau and Bengio, by the "
-        "size of the part that is scored over that of the part that is trained on; Wilcoxon's asks nothing of "
-        "the distribution but symmetry.",
+        about_study="Every split is trained anew, but where splits share images they are trained on, the "
+        "paired t-test is too sure of itself. The corrected one widens its variance after Nadeau and Bengio, "
+        "by the size of the part that is scored over that of the part that is trained on; Wilcoxon's asks "
+        "nothing of the distribution but symmetry.",
     )
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Trainings on computed orbits of the embedded digits and of a user's own images, as functions of the method."""
+"""Trainings on computed orbits of the embedded digits and of a user's own images, as functions of the
+method."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,11 +50,11 @@ def affine_images(
             loss=default_loss(method, **_FINDING),
             protocol="finding",
             evaluation=FindingSettings(),
-            orbits=replace(base.orbits, orbits_per_batch=64, members_per_batch=4),
+            orbits=replace(base.computed, orbits_per_batch=64, members_per_batch=4),
             train=replace(base.train, learning_rate=3e-3, keep="best"),
         )
     orbits = replace(
-        base.orbits,
+        base.computed,
         canvas_px=canvas_px,
         orbits_per_batch=min(base.orbits.orbits_per_batch, num_train),
         affine=AffineRanges(translation_px=round(15 / 28 * size_px, 2)),
@@ -106,7 +107,7 @@ def plain_images(
 
 def described_plain(config: Experiment) -> str:
     """What was chosen for plain images, in words."""
-    orbits = config.orbits
+    orbits = config.computed
     return (
         "no sub-folders: every image is an orbit of its own, its members made by small turns, crops, light, "
         "colour and blur\n"

@@ -1,7 +1,7 @@
 """The paper's affine MNIST, whole: eight methods, variants of OJ, and the weights of its two terms.
 
-What the paper says is in the recipe. What it leaves open is in the table of methods, from searches on validation
-digits (docs/reproduction.md says how many for which method).
+What the paper says is in the recipe. What it leaves open is in the table of methods, from searches on
+validation digits (docs/reproduction.md says how many for which method).
 """
 
 import math

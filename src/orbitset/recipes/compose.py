@@ -51,7 +51,8 @@ class Request:
     settings: tuple[str, ...] = ()
 
     def named(self) -> "Request":
-        """The same with settings that have a name of their own in its place: `--set method=AE` is `--method AE`."""
+        """The same with settings that have a name of their own in its place: `--set method=AE` is `--method
+        AE`."""
         own = {"method": str, "protocol": str, "train.epochs": float, "seed": int}
         values: dict[str, Any] = {}
         settings = []
@@ -190,7 +191,8 @@ def _with_numbers(config: Experiment, request: Request) -> Experiment:
 
 
 def _with_equal_batches(config: Experiment, settings: Sequence[str]) -> list[str]:
-    """Where only the members of a batch are set, its orbits change with them: it keeps its number of images."""
+    """Where only the members of a batch are set, its orbits change with them: it keeps its number of
+    images."""
     values = {name.strip(): text for name, _, text in (s.partition("=") for s in settings)}
     members = values.get("orbits.members_per_batch", "")
     if not members.strip().isdecimal() or "orbits.orbits_per_batch" in values or int(members) < 1:

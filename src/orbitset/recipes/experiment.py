@@ -76,9 +76,21 @@ class Experiment:
         self._check_observed()
         if self.train.keep == "best" and not getattr(self.evaluation, "can_keep_best", True):
             raise ConfigError(
-                f"train.keep is best, and {self.protocol} has no validation images here to choose weights by; "
-                "set train.keep=last"
+                f"train.keep is best, and {self.protocol} has no validation images here to choose weights "
+                "by; set train.keep=last"
             )
+
+    @property
+    def computed(self) -> OrbitConfig:
+        """How its orbits are computed."""
+        assert isinstance(self.orbits, OrbitConfig)
+        return self.orbits
+
+    @property
+    def observed(self) -> ObservedConfig:
+        """How its orbits are observed."""
+        assert isinstance(self.orbits, ObservedConfig)
+        return self.orbits
 
     @property
     def has_transformer(self) -> bool:
@@ -201,14 +213,14 @@ class Experiment:
 def with_method(config: Experiment, name: str) -> Experiment:
     """The same with another method: settings of the loss that both have are kept."""
     method = method_named(name)
-    train, shared = config.train, {}
+    train = config.train
     if not method.has_transformer:
         train = replace(train, transformer_rate=1.0)
     if not method.learns_classifier and not config.classify_weight:
         train = replace(train, classifier_rate=1.0)
     own = {setting.name for setting in fields(method.settings)}
     shared = {name: value for name, value in to_dict(config.loss).items() if name in own}
-    loss = from_dict(method.settings, shared, "loss.")
+    loss: Any = from_dict(method.settings, shared, "loss.")
     return replace(config, method=name, train=train, loss=loss)
 
 
@@ -217,7 +229,7 @@ def with_protocol(config: Experiment, name: str, named_by: Path | None = None) -
     settings = protocol_named(name, named_by).Settings
     own = {setting.name for setting in fields(settings)}
     shared = {name: value for name, value in to_dict(config.evaluation).items() if name in own}
-    evaluation = from_dict(settings, shared, "evaluation.")
+    evaluation: Any = from_dict(settings, shared, "evaluation.")
     return replace(config, protocol=name, evaluation=evaluation)
 
 
@@ -233,8 +245,8 @@ def protocol_named(name: str, named_by: Path | None = None) -> type[Protocol]:
 
 
 def read_experiment(values: Mapping[str, Any]) -> Experiment:
-    """The configuration that config.json holds. Nothing that it names is imported: the settings of a loss or a
-    protocol from outside the package are taken as they are."""
+    """The configuration that config.json holds. Nothing that it names is imported: the settings of a loss or
+    a protocol from outside the package are taken as they are."""
     orbits, loss, evaluation = (values.get(name) for name in ("orbits", "loss", "evaluation"))
     is_observed = isinstance(orbits, Mapping) and "orbit" in orbits
     method = built_in(str(values.get("method", "OJ")))
@@ -256,6 +268,6 @@ def resolved(config: Experiment, named_by: Path | None = None) -> tuple[Method, 
     from outside the package is imported: `named_by` is the file that names it, if the user did not."""
     method = method_named(config.method, named_by)
     protocol = protocol_named(config.protocol, named_by)
-    loss = from_dict(method.settings, to_dict(config.loss), "loss.")
-    evaluation = from_dict(protocol.Settings, to_dict(config.evaluation), "evaluation.")
+    loss: Any = from_dict(method.settings, to_dict(config.loss), "loss.")
+    evaluation: Any = from_dict(protocol.Settings, to_dict(config.evaluation), "evaluation.")
     return method, replace(config, loss=loss, evaluation=evaluation)

@@ -231,7 +231,7 @@ def multi_pie_study(
             images=IMAGES if images is None else images,
             images_per_epoch=per_session * len(split.train),
         )
-        orbits = replace(made.orbits, crops=crops, on_problem=cast(OnProblem, on_problem))
+        orbits = replace(made.observed, crops=crops, on_problem=cast(OnProblem, on_problem))
         return replace(made, orbits=orbits)
 
     cuts = what_is_cut(methods, METHODS, images, IMAGES)

@@ -1,12 +1,12 @@
 """The table of methods: the one place that names them.
 
-A method is an objective, with its settings, its default settings for each family of experiments and its colour.
-`NAME-STN` puts a spatial transformer in front of the encoder. A name such as `my_losses:info_nce` is a loss from
-outside the package: see `outside_loss.py`.
+A method is an objective, with its settings, its default settings for each family of experiments and its
+colour. `NAME-STN` puts a spatial transformer in front of the encoder. A name such as `my_losses:info_nce` is
+a loss from outside the package: see `outside_loss.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from orbitset.errors import check_choice
@@ -70,7 +70,7 @@ class Method:
 
     @property
     def has_margin(self) -> bool:
-        return "margin" in self.settings.__dataclass_fields__
+        return any(setting.name == "margin" for setting in fields(self.settings))
 
     def default_settings(self, family: Family) -> tuple[str, ...]:
         settings = self.defaults.get(family, _OUTSIDE_DEFAULTS[family])

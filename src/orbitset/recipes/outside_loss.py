@@ -1,9 +1,9 @@
 """Losses from outside the package, named `package.module:name`.
 
-Such a name is a function `(codes, batch)` or `(codes, batch, rectified)` that gives the loss, or named terms with
-`loss` among them; or a class of modules that are called so, or a function that builds one. Its keyword parameters
-with defaults are its settings: `--set loss.temperature=0.1`. A class or builder may also ask for `code_size`,
-`num_orbits` and `num_classes`.
+Such a name is a function `(codes, batch)` or `(codes, batch, rectified)` that gives the loss, or named terms
+with `loss` among them; or a class of modules that are called so, or a function that builds one. Its keyword
+parameters with defaults are its settings: `--set loss.temperature=0.1`. A class or builder may also ask for
+`code_size`, `num_orbits` and `num_classes`.
 """
 
 import dataclasses
@@ -61,7 +61,8 @@ def plain_settings(names: tuple[str, ...]) -> type:
 def _settings_type(name: str, loss: Any) -> type:
     """A dataclass of the keyword parameters of a loss, which builds the objective."""
     fields = []
-    hints = typing.get_type_hints(loss.__init__ if isinstance(loss, type) else loss)
+    signed: Any = loss
+    hints = typing.get_type_hints(signed.__init__ if isinstance(loss, type) else loss)
     for parameter in _parameters(loss):
         if parameter.name in (*_CONTEXT, *_BATCH) or parameter.kind in (
             parameter.VAR_KEYWORD,
@@ -109,8 +110,9 @@ def _decodes(loss: Any) -> bool:
     if _is_objective_function(loss):
         return len(_positional(loss)) > 2
     own = getattr(loss, "uses_rectified", None)
-    if own is None and isinstance(loss, type):
-        return len(_positional(loss.forward)) > 3  # self, codes, batch, rectified
+    forward = getattr(loss, "forward", None)
+    if own is None and isinstance(loss, type) and forward is not None:
+        return len(_positional(forward)) > 3  # self, codes, batch, rectified
     return own is not False
 
 

@@ -63,8 +63,8 @@ _DECADE = 10.0
 def dimensions(method: Method) -> Space:
     """What is searched for a method, named as --set names it.
 
-    With the members of an orbit the orbits of a batch change, so that it keeps its number of images; the rectify
-    term keeps its weight, 1. A spatial transformer has a learning rate of its own.
+    With the members of an orbit the orbits of a batch change, so that it keeps its number of images; the
+    rectify term keeps its weight, 1. A spatial transformer has a learning rate of its own.
     """
     own = {field.name: field for field in fields(method.settings)}
     space: list[Range | Choice] = [_NORM, _RATE, _PAIRS if method.compares_members else _ANY]

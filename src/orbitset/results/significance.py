@@ -1,8 +1,8 @@
 """Lines of a table, and whether one beats another.
 
-Seeds are averaged within a split before testing, since they share it. Splits overlap and share trainings, so that
-beside the paper's paired t-test stand the Nadeau-Bengio correction, Wilcoxon's test and intervals over seeds. Where
-there is one split, seeds are the repeats.
+Seeds are averaged within a split before testing, since they share it. Splits overlap and share trainings, so
+that beside the paper's paired t-test stand the Nadeau-Bengio correction, Wilcoxon's test and intervals over
+seeds. Where there is one split, seeds are the repeats.
 """
 
 from collections.abc import Mapping, Sequence

@@ -69,8 +69,8 @@ def measures_of(run: Run) -> list[str]:
 
 
 def scores_of(runs: Sequence[Run], measure: str, *, is_swapped: bool = False) -> Scores:
-    """Scores of one configuration's runs, a seed each: by early stopping on every split, or at the end of training
-    where there are no splits or the measure has no scores on their sides."""
+    """Scores of one configuration's runs, a seed each: by early stopping on every split, or at the end of
+    training where there are no splits or the measure has no scores on their sides."""
     protocol = about(runs[0])
     first = runs[0].records()
     record = first[-1].get(measure) if first else None

@@ -58,7 +58,7 @@ def summarise(run: Run, study: Study) -> dict[str, Any]:
             differences += [{"metric": name, **pair} for pair in pairs]
             for label, scored in scores.items():
                 papers = {} if suffix else study.lines_of(label)[0].paper.get(measure, {})
-                rows.append(replace(score_row(label, name, scored, new_tests), **_of_paper(papers)))
+                rows.append(_beside_paper(score_row(label, name, scored, new_tests), papers))
     mark = "; ".join(filter(None, [study.cut_down, _unfinished(run, study, seeds)])) or None
     return {
         "rows": [replace(row, cut_down=mark).to_json() for row in rows],
@@ -90,8 +90,8 @@ def _pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
     return [*_PAIRS, *outside]
 
 
-def _of_paper(paper: Mapping[str, float]) -> dict[str, float | None]:
-    return {"paper": paper.get("mean"), "paper_sd": paper.get("sd"), "paper_p": paper.get("p")}
+def _beside_paper(row: Row, paper: Mapping[str, float]) -> Row:
+    return replace(row, paper=paper.get("mean"), paper_sd=paper.get("sd"), paper_p=paper.get("p"))
 
 
 def _curves(
@@ -155,7 +155,8 @@ def _unfinished(run: Run, study: Study, seeds: list[int]) -> str | None:
 
 
 def _tests(scores: Mapping[str, Scores], tested_share: float) -> list[dict[str, Any]]:
-    """OJ against those of the paper's comparison, and losses from outside, that were scored on as many splits."""
+    """OJ against those of the paper's comparison, and losses from outside, that were scored on as many
+    splits."""
     if "OJ" not in scores:
         return []
     splits = len(scores["OJ"].by_split)

@@ -9,7 +9,8 @@ from orbitset.recipes.study import Line, Study, changed, read_study
 from orbitset.run_folder import Run
 from orbitset.results.stored import check_run, stored_study
 from orbitset.runs.overall import Overall
-from orbitset.runs.train import open_images, train
+from orbitset.runs.prepare import open_images
+from orbitset.runs.train import train
 from orbitset.runs.workers import check_jobs, train_side_by_side
 from orbitset.training.progress import Progress, Silent
 
