@@ -2,12 +2,13 @@ import html.parser
 import re
 
 import pytest
-from orbitset.experiments import affine_digits, train
 
 from orbitset.config import with_settings
 from orbitset.errors import RunError
+from orbitset.recipes.affine_images import affine_digits
 from orbitset.report import write_report
 from orbitset.run_folder import Run
+from orbitset.runs.train import train
 
 SMALL = [
     "encoder.channels=4,8",

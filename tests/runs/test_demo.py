@@ -4,8 +4,8 @@ import pytest
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, DataError
-from orbitset.experiments import demo_configs, run_demo
 from orbitset.run_folder import Run
+from orbitset.runs.demo import demo_configs, run_demo
 
 SMALL = ["train.evaluations=1", "evaluation.test_images=50", "evaluation.draws=3"]
 

@@ -5,10 +5,12 @@ import pytest
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, RunError
-from orbitset.experiments import affine_digits, train
-from orbitset.experiments.manifests import observed_images
-from orbitset.experiments.reevaluate import evaluate_run
+from orbitset.protocols import Numbers
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.own_images import observed_images
 from orbitset.run_folder import Run
+from orbitset.runs.evaluate import evaluate_run
+from orbitset.runs.train import train
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def run(tmp_path_factory):
 
 
 def test_one_shot_gives_the_numbers_of_the_training(run):
-    rows = evaluate_run(run, shots=(1,), draws=5, gallery_images=100)
+    rows = evaluate_run(run, Numbers(shots=(1,), draws=5, gallery_images=100))
     ours = {row["metric"]: row for row in rows}
     trained = [row for row in run.read_json("results.json")["rows"] if row["method"] == "OJ"]
     trained = [row for row in trained if row["metric"].startswith("accuracy")]
@@ -30,7 +32,7 @@ def test_one_shot_gives_the_numbers_of_the_training(run):
 
 
 def test_whole_gallery_rows_claim_no_spread(run):
-    rows = evaluate_run(run, shots=(1,), draws=5, gallery_images=100)
+    rows = evaluate_run(run, Numbers(shots=(1,), draws=5, gallery_images=100))
     whole = [row for row in rows if row["metric"].startswith(("knn", "probe"))]
     assert len(whole) == 3
     assert all(row["sd"] is None and row["n"] == 1 for row in whole)
@@ -38,7 +40,7 @@ def test_whole_gallery_rows_claim_no_spread(run):
 
 def test_more_neighbours_than_labelled_images_and_folders_of_runs_are_refused(run, tmp_path):
     with pytest.raises(ConfigError, match="k is 101 but only 100"):
-        evaluate_run(run, shots=(1,), neighbours=101, gallery_images=100)
+        evaluate_run(run, Numbers(shots=(1,), neighbours=101, gallery_images=100))
     demo = Run(tmp_path / "demo")
     demo.create({"name": "demo", "runs": ["OJ", "AE"]})
     with pytest.raises(RunError, match="holds the runs OJ, AE; name one") as refused:
@@ -89,6 +91,6 @@ def test_a_run_without_weights_is_refused_before_its_images_are_made(run, tmp_pa
     other = tmp_path / "other"
     shutil.copytree(run.path, other)
     (other / "model.safetensors").unlink()
-    monkeypatch.setattr("orbitset.experiments.single.build_task", None)
+    monkeypatch.setattr("orbitset.runs.load.open_images", None)
     with pytest.raises(RunError, match="no weights at .*not finished, or they were not kept"):
         evaluate_run(Run(other))

@@ -1,7 +1,7 @@
 from contextlib import contextmanager
 
-from orbitset.experiments import overall
-from orbitset.experiments.overall import Overall
+from orbitset.runs import overall
+from orbitset.runs.overall import Overall
 
 
 class Heard:

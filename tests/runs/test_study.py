@@ -10,11 +10,14 @@ import pytest
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, RunError
-from orbitset.experiments import affine_digits, train
-from orbitset.experiments.study import Line, Study, run_study, stored_study
-from orbitset.experiments.summary import summarise
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.study import Line, Study
 from orbitset.report import write_report
+from orbitset.results.stored import stored_study
+from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
+from orbitset.runs.study import run_study
+from orbitset.runs.train import train
 from orbitset.training.progress import Silent
 
 SMALL = [

@@ -17,19 +17,16 @@ from torch import nn
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, DataError, RunError
-from orbitset.experiments import (
-    affine_digits,
-    affine_images,
-    affine_mnist,
-    demo_configs,
-    load_run,
-    train,
-)
-from orbitset.experiments.computed import load_data
-from orbitset.experiments.rows import without_splits
-from orbitset.experiments.single import build_task
-from orbitset.experiments.task import encoding_with
+from orbitset.evaluation.score import Score
+from orbitset.protocols.encoding import encoding_with
+from orbitset.protocols.images import load_parts
+from orbitset.recipes.affine_images import affine_digits, affine_images
+from orbitset.recipes.affine_mnist import affine_mnist
 from orbitset.run_folder import Run
+from orbitset.runs.demo import demo_configs
+from orbitset.runs.load import load_run
+from orbitset.runs.prepare import build_protocol, open_images
+from orbitset.runs.train import train
 from orbitset.training import optimizer
 from orbitset.training.progress import Silent
 
@@ -72,10 +69,11 @@ def test_untrained_row_is_the_encoder_before_the_first_step(tmp_path):
 
 def test_loaded_run_scores_as_it_did_at_the_end_of_training(tmp_path):
     train(_small("OJ", "train.epochs=0.005"), Run(tmp_path / "run"))
-    _, model, task = load_run(Run(tmp_path / "run"))
-    scores = task.one_shot.scores(encoding_with(model))
+    model, _, judge = load_run(Run(tmp_path / "run"))
+    scores = judge.protocol.task.scores(encoding_with(model))
     record = Run(tmp_path / "run").records()[-1]["accuracy"]
-    assert scores["euclidean"].summary() == without_splits(record)
+    assert scores["euclidean"].summary() == Score.from_json(record).to_json(with_sides=False)
+    assert judge.scores(judge.encoding(model))["accuracy"].to_json() == record
     assert not model.training
 
 
@@ -99,8 +97,9 @@ def test_evaluations_can_be_asked_for_by_epoch(tmp_path):
 
 
 def test_settings_can_be_chosen_without_looking_at_the_test_images(tmp_path):
+    config = _small()
     on_test, on_validation = (
-        load_data(_small("OJ", f"evaluation.on={on}")) for on in ("test", "validation")
+        load_parts(config.data, config.orbits, on) for on in ("test", "validation")
     )
     seen = {image.numpy().tobytes() for image in on_validation.test.images}
     labelled = {image.numpy().tobytes() for image in on_validation.validation.images}
@@ -284,7 +283,8 @@ def test_interrupted_between_any_two_lines_resumes_exactly(tmp_path, method):
 def test_one_shot_task_is_the_same_for_every_method_and_seed():
     tasks = []
     for method, seed in (("OJ", 0), ("AE", 5)):
-        tasks.append(build_task(_small(method, f"seed={seed}"), "cpu").one_shot)
+        config = _small(method, f"seed={seed}")
+        tasks.append(build_protocol(config, open_images(config, "cpu")).task)
     first, second = tasks
     assert torch.equal(first.labelled_sets, second.labelled_sets)
     assert torch.equal(first.query_orbit, second.query_orbit)

@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orbitset.config import from_dict, with_settings
+from orbitset.config import with_settings
 from orbitset.datasets.named import load_splits
 from orbitset.errors import ConfigError, OrbitsetError, RunError
-from orbitset.experiments import ExperimentConfig, affine_digits, affine_images, train
-from orbitset.experiments.tuning import stored_search, tune
+from orbitset.recipes.affine_images import affine_digits, affine_images
+from orbitset.recipes.experiment import read_experiment
 from orbitset.run_folder import Run
+from orbitset.runs.train import train
+from orbitset.runs.tuning import stored_search, tune
 from orbitset.training.progress import Silent
 
 SMALL = [
@@ -66,7 +68,7 @@ def test_what_is_reported_is_what_was_trained(search):
     run, results = search
     base = replace(_bases("OJ")["OJ"].evaluation, on="validation", tsne_points=0)
     for trial in results["methods"]["OJ"]["trials"]:
-        trained = from_dict(ExperimentConfig, _trial(run, "OJ", trial["number"]).config)
+        trained = read_experiment(_trial(run, "OJ", trial["number"]).config)
         assert trained == with_settings(trained, trial["settings"])
         assert trained.evaluation == base
 
@@ -74,7 +76,7 @@ def test_what_is_reported_is_what_was_trained(search):
 def test_the_first_trial_is_the_recipes_own(search):
     run, _ = search
     for method, base in _bases("OJ", "AE").items():
-        first = from_dict(ExperimentConfig, _trial(run, method, 0).config)
+        first = read_experiment(_trial(run, method, 0).config)
         assert (first.encoder, first.orbits) == (base.encoder, base.orbits)
         assert first.margin == base.margin
         assert replace(first.loss, margin=None) == base.loss
@@ -93,7 +95,7 @@ def test_no_test_image_is_needed(tmp_path, monkeypatch):
     def without_any(data, **options):
         return replace(load_splits(data, **options), test=None)
 
-    monkeypatch.setattr("orbitset.experiments.computed.load_splits", without_any)
+    monkeypatch.setattr("orbitset.protocols.images.load_splits", without_any)
     with pytest.raises(AttributeError):
         train(_bases("OE")["OE"], Run(tmp_path / "test"))
     results = tune(_bases("OE"), Run(tmp_path / "run"), trials=2, images=100)

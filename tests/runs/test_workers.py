@@ -10,9 +10,10 @@ import pytest
 
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, RunError
-from orbitset.experiments import ExperimentConfig, affine_digits
-from orbitset.experiments.workers import train_side_by_side
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.experiment import Experiment
 from orbitset.run_folder import Run
+from orbitset.runs.workers import train_side_by_side
 
 SMALL = [
     "encoder.channels=4,8",
@@ -27,7 +28,7 @@ SMALL = [
 
 @dataclass(frozen=True)
 class Job:
-    config: ExperimentConfig
+    config: Experiment
     run: Run
 
 
@@ -74,7 +75,7 @@ def test_the_death_of_a_process_is_survived(tmp_path):
 
 
 def test_processes_that_keep_dying_end_all(tmp_path, monkeypatch):
-    monkeypatch.setattr("orbitset.experiments.workers._DEATHS", 1)
+    monkeypatch.setattr("orbitset.runs.workers._DEATHS", 1)
     _kill_one(tmp_path)
     with pytest.raises(RunError, match="died training"):
         train_side_by_side(Listed([_job(tmp_path / "a")]), 2, "cpu")
