@@ -1,14 +1,29 @@
 import pytest
-from orbitset.experiments.affine_mnist import (
+
+from orbitset.config import differences
+from orbitset.errors import ConfigError
+from orbitset.recipes.affine_mnist import (
+    METHODS,
     RATIOS,
     VARIANTS,
     affine_mnist,
     affine_mnist_study,
 )
-from orbitset.experiments.methods import METHODS
 
-from orbitset.config import differences
-from orbitset.errors import ConfigError
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_is_complete_for_every_method(method):
+    config = affine_mnist(method)
+    assert (config.name, config.data, config.method) == ("affine-mnist", "mnist", method)
+
+
+def test_orbits_network_and_evaluation_are_the_papers():
+    config = affine_mnist()
+    assert config.orbits.members == 33
+    assert config.orbits.orbits_per_batch * config.orbits.members_per_batch == 256
+    assert config.encoder.channels == (16, 32, 64, 128)
+    assert config.encoder.code_size == 1024
+    assert (config.evaluation.test_images, config.evaluation.draws) == (25_000, 100)
 
 
 def test_all_methods_share_data_network_size_and_batch_and_all_but_ex_their_length():

@@ -3,16 +3,16 @@
 import itertools
 
 import pytest
-from orbitset.experiments.real_faces import (
+from PIL import Image
+
+from orbitset.datasets.mnist import data_root
+from orbitset.errors import DataError
+from orbitset.recipes.real_faces import (
     PIE32_IMAGES,
     POINTING04_IMAGES,
     pie32_study,
     pointing04_study,
 )
-from PIL import Image
-
-from orbitset.datasets.mnist import data_root
-from orbitset.errors import DataError
 
 
 def write(folder, columns, rows):

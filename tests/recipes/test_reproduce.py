@@ -1,7 +1,7 @@
 import pytest
-from orbitset.experiments.reproduce import Asked, study_of
 
 from orbitset.errors import ConfigError
+from orbitset.recipes.reproduce import Asked, study_of
 
 
 def test_what_an_experiment_has_no_use_for_is_refused():

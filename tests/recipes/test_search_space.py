@@ -1,14 +1,16 @@
 import pytest
-from orbitset.experiments import affine_digits, affine_mnist
-from orbitset.experiments.search_space import (
-    SPACE,
+
+from orbitset.config import with_settings
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.affine_mnist import affine_mnist
+from orbitset.recipes.methods import METHODS
+from orbitset.recipes.search_space import (
+    dimensions,
     margin_without_norm,
     own_values,
     settings_of,
     space_of,
 )
-
-from orbitset.config import with_settings
 
 
 def _names(space):
@@ -29,7 +31,8 @@ def test_a_recipes_own_point_gives_its_settings(recipe, method):
     assert config.margin == base.margin
     assert config.train == base.train and config.encoder == base.encoder
     assert config.orbits == base.orbits
-    assert config.loss.discriminate_weight == base.loss.discriminate_weight
+    for name in ("discriminate_weight", "mining", "rectify_weight"):
+        assert getattr(config.loss, name, None) == getattr(base.loss, name, None)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +66,11 @@ def test_numbers_have_three_digits():
     assert fraction == ["loss.margin_fraction=0.988"]
 
 
-@pytest.mark.parametrize("objective", SPACE)
-def test_every_batch_keeps_its_number_of_images(objective):
-    base = affine_digits(objective)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_batch_keeps_its_number_of_images(method):
+    base = affine_digits(method)
     choices = _members(space_of(base, 900))
-    assert (1 in choices) == (objective not in ("OJ", "OT"))
+    assert (1 in choices) == (method not in ("OJ", "OT"))
     for members in choices:
         settings = settings_of({"orbits.members_per_batch": members}, base)
         orbits = with_settings(base, settings).orbits
