@@ -156,3 +156,27 @@ def test_what_cannot_be_images_is_refused(patterns):
         _encoder().fit(images, orbits[:3])
     with pytest.raises(ValueError, match="NaN"):
         _encoder().fit(images, np.where(orbits == 0, np.nan, orbits))
+
+
+def spread_out(codes, batch, *, weight: float = 1.0):
+    return -weight * codes.var(0).sum()
+
+
+def test_a_loss_of_ones_own_trains_the_encoder_and_its_numbers_count(patterns):
+    images, orbits = patterns
+    small, large = (
+        _encoder(method=spread_out, loss_settings={"weight": weight}).fit(images, orbits).codes_
+        for weight in (0.1, 10.0)
+    )
+    by_name = _encoder(method=f"{__name__}:spread_out", loss_settings={"weight": 10.0})
+    assert not np.array_equal(small, large)
+    assert np.array_equal(by_name.fit(images, orbits).codes_, large)
+
+
+def test_a_setting_that_the_loss_does_not_have_is_refused(patterns):
+    images, orbits = patterns
+    for method in ("OT", spread_out):
+        with pytest.raises(ValueError, match="rectify_weight"):
+            _encoder(method=method, loss_settings={"rectify_weight": 2.0}).fit(images, orbits)
+    with pytest.raises(ValueError, match="choose OJ, OT, OE, EX, AE or a loss of your own"):
+        _encoder(method="ST").fit(images, orbits)

@@ -5,7 +5,8 @@ S x S what the network sees.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any, Self
 
 import numpy as np
@@ -16,17 +17,21 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
+from orbitset.config import from_dict
 from orbitset.encoders import EncoderConfig, build_encoder
 from orbitset.encoders.contrast import Contrast
-from orbitset.losses import LossConfig, build_loss
-from orbitset.losses.methods import Method
+from orbitset.errors import ConfigError
 from orbitset.orbits import ObservedOrbits, OrbitBatches
 from orbitset.orbits.observed import SeveralClasses, choose_targets, classes_of_orbits
+from orbitset.recipes.losses import LossContext, build_loss
+from orbitset.recipes.methods import Method, parse_method
+from orbitset.recipes.outside_loss import method_named, method_of
 from orbitset.training import fit as train
 
 _ENCODE_BATCH = 512
+_MARGIN_FRACTION = 0.4
 NO_ORBIT = -1
 Orbits = ArrayLike | Callable[[np.ndarray], Any] | None
 
@@ -36,14 +41,16 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Parameters
     ----------
-    method : OJ, OT, OE, EX or AE, the objective.
+    method : OJ, OT, OE, EX or AE, or a loss of your own: a function (codes, batch) or (codes, batch,
+        rectified) that gives a number, a class of modules called so, or the name `package.module:loss` of one.
     code_size : numbers in a code.
     channels : width of each block of the network; the image is halved after each.
     epochs : passes over all images.
     orbits_per_batch, members_per_batch : how many of both a batch shows, at most.
-    learning_rate : at its peak.
-    margin_fraction, discriminate_weight : of the triplet term, see `LossConfig`.
-    classify_weight : of the labels `y` that are given beside orbits, which may be known for some only.
+    learning_rate : the highest of the learning-rate schedule.
+    loss_settings : numbers of the method's loss, such as `{"margin_fraction": 0.2, "discriminate_weight": 3}`
+        for OJ, whose margin is else 0.4 of the usual squared distance of two codes.
+    classify_weight : weight of the labels `y` that are given beside orbits, which may be known for some only.
     contrast : what the network looks at, images as `given`, or `local`, how each place differs from what is
         around it.
     image_shape : (H, W) or (H, W, C) of images that come as rows of features; without it rows are laid into
@@ -66,7 +73,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def __init__(
         self,
-        method: Method = "OJ",
+        method: str | Callable[..., Any] = "OJ",
         *,
         code_size: int = 64,
         channels: tuple[int, ...] = (16, 32, 64),
@@ -74,8 +81,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         orbits_per_batch: int = 18,
         members_per_batch: int = 4,
         learning_rate: float = 3e-3,
-        margin_fraction: float = 0.4,
-        discriminate_weight: float = 1.0,
+        loss_settings: Mapping[str, Any] | None = None,
         classify_weight: float = 0.0,
         contrast: Contrast = "given",
         image_shape: tuple[int, ...] | None = None,
@@ -89,8 +95,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.orbits_per_batch = orbits_per_batch
         self.members_per_batch = members_per_batch
         self.learning_rate = learning_rate
-        self.margin_fraction = margin_fraction
-        self.discriminate_weight = discriminate_weight
+        self.loss_settings = loss_settings
         self.classify_weight = classify_weight
         self.contrast = contrast
         self.image_shape = image_shape
@@ -98,78 +103,39 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.device = device
 
     def fit(self, X: ArrayLike, orbits: Orbits = None, y: ArrayLike | None = None) -> Self:
-        """Learn from images and the orbit of each; -1 is for images of no orbit, which are not learned from.
+        """Learn from images and the orbit of each; images whose orbit is -1 are not learned from.
 
-        Orbits are any values that can be compared, or a function that gives the orbit of an image. Where
-        there are none, labels `y` take their place, and without both every image is an orbit of its own,
-        which leaves nothing to tell apart. With a `classify_weight`, labels of some images are learned beside
-        their orbits; -1 is for images without.
+        Orbits are any values that can be compared, or a function that gives the orbit of an image. Without
+        orbits, labels `y` take their place; without both, every image is an orbit of its own, which leaves
+        nothing to tell apart. With a `classify_weight`, labels of some images are learned beside their
+        orbits; -1 is for images without a label.
         """
+        method = self._method()
         labels = y if self.classify_weight else None
         if self.classify_weight and (orbits is None or y is None):
             raise ValueError(
                 "classify_weight is for labels beside orbits; give both, or a weight of 0"
             )
         orbits = y if orbits is None else orbits
-        if self.method not in ("OJ", "OT", "OE", "EX", "AE"):
-            raise ValueError(
-                f"method is {self.method!r}; choose OJ, OT, OE, EX or AE (for labels give them as orbits)"
-            )
         if not self.epochs > 0:
             raise ValueError(f"epochs is {self.epochs}; give a number above 0")
         images = self._checked(X, is_first=True)
         if callable(orbits):
             orbits = [orbits(image.copy()) for image in np.asarray(X)]
         orbit_N = _numbered(orbits, len(images))
-        kept = orbit_N >= 0
-        if not kept.any():
-            raise ValueError("no image has an orbit: all are -1")
+        label_N = None if labels is None else _numbered(labels, len(images), "labels")
         seed = int(check_random_state(self.random_state).randint(2**31))
         self._scale(images)
-        shown = self._shown(images)[torch.from_numpy(kept)]
-        levels = shown.mul(255).round().byte()
-        orbit = torch.from_numpy(np.unique(orbit_N[kept], return_inverse=True)[1]).long()
-        label_O = None
-        if labels is not None:
-            label_O = _of_orbits(_numbered(labels, len(images), "labels")[kept], orbit)
-        targets = choose_targets("medoid", levels, orbit)
-        observed = ObservedOrbits(levels, orbit, targets, label_O, device=self.device)
-        largest = int(orbit.bincount().max())
-        batches = OrbitBatches(
-            observed,
-            orbits_per_batch=min(self.orbits_per_batch, len(observed)),
-            members_per_batch=min(self.members_per_batch, largest),
-            seed=seed,
-        )
+        batches = self._batches(images, orbit_N, label_N, seed)
+        _, in_channels, _, size_px = self._prepared(images[:1]).shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = build_encoder(
-                EncoderConfig(
-                    channels=tuple(self.channels),
-                    code_size=self.code_size,
-                    code_norm="sphere",
-                    contrast=self.contrast,
-                ),
-                in_channels=shown.shape[1],
-                size_px=shown.shape[-1],
-            )
-            self.network_ = network.to(self.device)
-            config = LossConfig(
-                margin_fraction=self.margin_fraction,
-                discriminate_weight=self.discriminate_weight,
-                classify_weight=0.0 if labels is None else self.classify_weight,
-            )
-            loss = build_loss(
-                self.method,
-                config,
-                code_size=self.code_size,
-                num_orbits=len(observed),
-                num_classes=0 if label_O is None else int(label_O.max()) + 1,
-                default_margin=self.margin_fraction * 2 * self.code_size,
-            ).to(self.device)
+            network = build_encoder(self._encoder(), in_channels=in_channels, size_px=size_px)
+            loss = self._loss(method, batches.orbits)
+        self.network_ = network.to(self.device)
         train(
             self.network_,
-            loss,
+            loss.to(self.device),
             batches,
             steps=max(1, batches.position_at(self.epochs)),
             peak_learning_rate=self.learning_rate,
@@ -179,6 +145,66 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.codes_ = self._encode(images)
         self._n_features_out = self.code_size
         return self
+
+    def _method(self) -> Method:
+        if not isinstance(self.method, str):
+            return method_of(getattr(self.method, "__name__", "loss"), self.method)
+        try:
+            method = method_named(parse_method(self.method))
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if method.needs_labels or method.has_transformer:
+            raise ValueError(
+                f"method is {self.method!r}; choose OJ, OT, OE, EX, AE or a loss of your own "
+                "(for labels give them as orbits)"
+            )
+        return method
+
+    def _encoder(self) -> EncoderConfig:
+        return EncoderConfig(
+            channels=tuple(self.channels),
+            code_size=self.code_size,
+            code_norm="sphere",
+            contrast=self.contrast,
+        )
+
+    def _batches(
+        self, images: np.ndarray, orbit_N: np.ndarray, label_N: np.ndarray | None, seed: int
+    ) -> OrbitBatches:
+        """Batches of the images that have an orbit."""
+        has_orbit = orbit_N >= 0
+        if not has_orbit.any():
+            raise ValueError("no image has an orbit: all are -1")
+        levels = self._prepared(images)[torch.from_numpy(has_orbit)].mul(255).round().byte()
+        orbit = torch.from_numpy(np.unique(orbit_N[has_orbit], return_inverse=True)[1]).long()
+        label_O = None if label_N is None else _of_orbits(label_N[has_orbit], orbit)
+        targets = choose_targets("medoid", levels, orbit)
+        observed = ObservedOrbits(levels, orbit, targets, label_O, device=self.device)
+        return OrbitBatches(
+            observed,
+            orbits_per_batch=min(self.orbits_per_batch, len(observed)),
+            members_per_batch=min(self.members_per_batch, int(orbit.bincount().max())),
+            seed=seed,
+        )
+
+    def _loss(self, method: Method, orbits: Any) -> nn.Module:
+        """The objective of the method, with classes beside it where there are labels."""
+        names = {setting.name for setting in fields(method.settings)}
+        own = dict(self.loss_settings or {})
+        if "margin_fraction" in names and "margin" not in own:
+            own.setdefault("margin_fraction", _MARGIN_FRACTION)
+        try:
+            settings: Any = from_dict(method.settings, own, "loss_settings.")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        labels = orbits.labels_N
+        context = LossContext(
+            code_size=self.code_size,
+            num_orbits=len(orbits),
+            num_classes=0 if labels is None else int(labels.max()) + 1,
+            usual_distance=2.0 * self.code_size,
+        )
+        return build_loss(settings, context, self.classify_weight if labels is not None else 0)
 
     def fit_transform(
         self, X: ArrayLike, orbits: Orbits = None, y: ArrayLike | None = None
@@ -200,7 +226,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         made = []
         with torch.inference_mode():
             for batch in _batches(images):
-                shown = self._shown(batch).to(self.device)
+                shown = self._prepared(batch).to(self.device)
                 upright = self.network_.rectify(shown).clamp(0, 1)
                 made.append(F.interpolate(upright, (height, width), mode="bilinear").cpu())
         values = torch.cat(made).permute(0, 2, 3, 1).numpy()
@@ -259,7 +285,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if self.high_ == self.low_:
             self.high_ = self.low_ + 1
 
-    def _shown(self, images: np.ndarray) -> Tensor:
+    def _prepared(self, images: np.ndarray) -> Tensor:
         """What the network sees: (N, C, S, S) in [0, 1]."""
         scaled = (images.astype(np.float64) - self.low_) / (self.high_ - self.low_)
         shown = torch.from_numpy(scaled.clip(0, 1)).float().permute(0, 3, 1, 2)
@@ -272,7 +298,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _encode(self, images: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
             codes = [
-                self.network_.encode(self._shown(batch).to(self.device)).cpu()
+                self.network_.encode(self._prepared(batch).to(self.device)).cpu()
                 for batch in _batches(images)
             ]
         found: np.ndarray = torch.cat(codes).numpy()

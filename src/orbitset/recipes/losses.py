@@ -8,6 +8,7 @@ from torch import nn
 from orbitset.config import replacing
 from orbitset.errors import ConfigError, check_choice
 from orbitset.losses import Autoencoder, Exemplar, OrbitJoint, SupervisedTriplet
+from orbitset.losses.methods import Classified
 from orbitset.losses.joint import Scale
 from orbitset.losses.mining import Variant, check_variant
 from orbitset.losses.triplet import Reduction
@@ -151,6 +152,24 @@ class OrbitJointSettings:
             reduction=self.reduction,
             mining=self.mining,
         )
+
+
+def build_loss(settings: Any, context: LossContext, classify_weight: float = 0.0) -> nn.Module:
+    """The objective that settings describe; with a weight, class labels are learned beside it."""
+    objective: nn.Module = settings.build(context)
+    if not classify_weight:
+        return objective
+    if context.num_classes < 2:
+        raise ConfigError(
+            "classify_weight asks for classes, and the images that are trained on have "
+            f"{context.num_classes}; give labels of at least 2 classes, or a weight of 0"
+        )
+    return Classified(
+        objective,
+        weight=classify_weight,
+        code_size=context.code_size,
+        num_classes=context.num_classes,
+    )
 
 
 def margin_of(settings: Any, usual_distance: float | None) -> float:

@@ -32,12 +32,16 @@ def method_named(name: str, named_by: Path | None = None) -> Method:
     known = built_in(name)
     if known is not None:
         return known
-    loss = import_named(base_name(name), what="loss", named_by=named_by)
+    return method_of(name, import_named(base_name(name), what="loss", named_by=named_by))
+
+
+def method_of(name: str, loss: Any) -> Method:
+    """The method that minimises a loss from outside the package."""
     if not callable(loss):
         raise ConfigError(f"{base_name(name)} is not a function or a class, so it cannot be a loss")
     return Method(
         name=name,
-        title=base_name(name).partition(":")[2],
+        title=base_name(name).rpartition(":")[2],
         settings=_settings_type(base_name(name), loss),
         decodes=_decodes(loss),
         has_transformer=has_transformer(name),

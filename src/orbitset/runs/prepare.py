@@ -13,12 +13,12 @@ from orbitset.encoders.backbone import check_restorable
 from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError
 from orbitset.evaluation.score import Score
-from orbitset.losses.methods import Classified
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.outside import import_named
 from orbitset.protocols import ComputedImages, ObservedSplit, Protocol, encoding_with, raw_pixels
 from orbitset.protocols.contract import Encode, Measure, Scores, evaluate
 from orbitset.recipes.experiment import Experiment, protocol_named
+from orbitset.recipes.losses import build_loss
 from orbitset.recipes.methods import built_in
 from orbitset.results.row import Row, best
 from orbitset.seeds import stable_seed, stream
@@ -109,23 +109,9 @@ def build_objective(config: Experiment, images: Images) -> nn.Module:
     num_classes = 0 if labels is None else int(labels.max()) + 1
     context = config.loss_context(num_orbits=len(orbits), num_classes=num_classes)
 
-    def build() -> nn.Module:
-        objective: nn.Module = config.loss.build(context)
-        if not config.classify_weight:
-            return objective
-        if num_classes < 2:
-            raise ConfigError(
-                f"classify_weight asks for classes, and the images that are trained on have {num_classes}; "
-                "give labels of at least 2, or a weight of 0"
-            )
-        return Classified(
-            objective,
-            weight=config.classify_weight,
-            code_size=context.code_size,
-            num_classes=num_classes,
-        )
-
-    return _seeded("loss", config.seed, build)
+    return _seeded(
+        "loss", config.seed, lambda: build_loss(config.loss, context, config.classify_weight)
+    )
 
 
 def _seeded(purpose: str, seed: int, build: Callable[[], T]) -> T:
