@@ -67,9 +67,8 @@ def build(task: str, size: int, device: str) -> Callable[[], Any]:
         # orbits that every batch divides, so that all steps are of one size
         step, _ = training.ours("OJ", "auto", size, 20_480 if device == "cuda" else 2048, device)
         return step
-    from orbitset.experiments.task import encode_members, encoding_with
-
     from orbitset.orbits import AffineOrbits
+    from orbitset.protocols.encoding import encode_members, encoding_with
 
     model = training.network(device).eval()
     orbits = AffineOrbits(training.digits(size)[0].to(device), canvas_px=64, members=2)

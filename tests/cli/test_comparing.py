@@ -7,11 +7,12 @@ import re
 import shutil
 
 import pytest
-from orbitset.experiments import affine_digits, train
-from orbitset.experiments.comparison import compare
 
 from orbitset.config import with_settings
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.results.comparison import compare
 from orbitset.run_folder import Run
+from orbitset.runs.train import train
 
 SMALL = [
     "encoder.channels=4,8",
@@ -58,9 +59,19 @@ def test_json_is_one_object_with_what_python_gives(orbitset, trained):
     found = json.loads(done.stdout)
     compared = compare(list(map(Run, trained)), against="AE", correction="holm")
     assert set(found) == {"rows", "tests", "about_tests", "differences"}
-    assert found["differences"] == {"method": {"OJ": "OJ", "AE": "AE"}}
+    assert found["differences"] == {
+        "method": {"OJ": "OJ", "AE": "AE"},
+        "loss.discriminate_weight": {"OJ": 10.0, "AE": "–"},
+    }
     assert {test["against"] for test in found["tests"]} == {"OJ"}
-    assert [row["mean"] for row in found["rows"]] == [row["mean"] for row in compared.rows]
+    assert [row["mean"] for row in found["rows"]] == [row.mean for row in compared.rows]
+
+
+def test_a_setting_that_one_method_has_is_named_if_it_was_changed(trained, tmp_path):
+    changed = [*SMALL, "loss.margin=3", "loss.discriminate_weight=1"]
+    train(with_settings(affine_digits("OT"), changed), Run(tmp_path / "OT"))
+    found = compare([Run(trained[2]), Run(tmp_path / "OT")]).differences
+    assert found == {"method": {"AE": "AE", "OT": "OT"}, "loss.margin": {"AE": "–", "OT": 3.0}}
 
 
 def test_the_table_is_printed_alone_in_other_formats(orbitset, trained):

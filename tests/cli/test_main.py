@@ -10,12 +10,13 @@ import time
 
 import numpy as np
 import pytest
-from orbitset.experiments import affine_digits, train
 
 from orbitset.cli.main import command_names
 from orbitset.config import with_settings
 from orbitset.datasets.mnist import SHA256
+from orbitset.recipes.affine_images import affine_digits
 from orbitset.run_folder import Run
+from orbitset.runs.train import train
 
 SMALL = [
     "encoder.channels=4,8",
@@ -270,9 +271,12 @@ def test_odd_values_are_refused_without_a_traceback(orbitset, fails, finished, t
     fails(orbitset("train", "--resume", *out), 2, "no run folder at")
 
 
-def test_ten_images_are_enough(orbitset, tmp_path):
+def test_ten_images_are_enough(orbitset, fails, tmp_path):
     np.save(tmp_path / "ten.npy", np.zeros((10, 14, 14), np.uint8))
-    done = orbitset("train", tmp_path / "ten.npy", "--out", tmp_path / "run", *SETTINGS)
+    path, out = tmp_path / "ten.npy", ["--out", tmp_path / "run"]
+    fails(orbitset("train", path, *out, *SETTINGS), 2, "no setting 'evaluation.draws'")
+    settings = [part for setting in SMALL[:-2] for part in ("--set", setting)]
+    done = orbitset("train", path, *out, *settings)
     assert done.returncode == 0, done.stderr
 
 

@@ -173,7 +173,11 @@ def test_plain_images_are_learned_by_changing_them(orbitset, fails, album, tmp_p
     assert done.returncode == 0, done.stderr
     assert np.load(tmp_path / "codes.npy").shape == (40, 16)
     assert orbitset("train", "--resume", "--out", out).returncode == 0
-    fails(orbitset("evaluate", out), 1, "needs class labels")
+    again = json.loads(orbitset("evaluate", out, "--json").stdout)["rows"]
+    assert [row["mean"] for row in again if row["metric"] == "top1"] == [
+        row["mean"] for row in rows if (row["method"], row["metric"]) == ("OJ", "top1")
+    ]
+    fails(orbitset("evaluate", out, "--shots", 1), 2, "no numbers of labelled or test images")
     fails(orbitset("train", album, "--on-problem", "stop"), 1, "broken.png")
     fails(orbitset("train", album, "--orbit", "person"), 2, "has no sub-folders")
     fails(orbitset("tune", album), 2, "without labels")

@@ -4,12 +4,13 @@ import json
 import shutil
 
 import pytest
-from orbitset.experiments import affine_digits
-from orbitset.experiments.study import Line, Study, run_study
 
 from orbitset.config import with_settings
 from orbitset.datasets.mnist import data_root, is_mnist_folder
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.study import Line, Study
 from orbitset.run_folder import Run
+from orbitset.runs.study import run_study
 
 SMALL = [
     "encoder.channels=4,8",

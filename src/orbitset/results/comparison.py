@@ -6,9 +6,8 @@ paired over the halves of their test images, observed ones over seeds.
 """
 
 import json
-import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -34,6 +33,8 @@ _PROTOCOL = (
     "orbits.min_members:", "video.", "protocol:", "measures:", "evaluation.",
 )  # fmt: skip
 """How settings begin that say what is tested, and on what"""
+_ABSENT = "–"
+"""The value of a setting that a configuration does not have"""
 _SHORT = 32
 """Longest description of a group in its label"""
 _WRITTEN = {"results.md", "results.tex", "results.csv", "results.json", "tests.json"}
@@ -275,14 +276,30 @@ def _labelled(groups: Sequence[_Group]) -> dict[str, _Group]:
 
 
 def _differing(configs: Sequence[Experiment]) -> list[str]:
-    """Dotted names of the settings that are not the same in all."""
+    """Dotted names of the settings that are not the same in all. A setting that some do not have, because
+    their method has no use for it, is named only if another has changed it from its default."""
     first, *others = configs
-    changed = (text for other in others for text in differences(first, other))
-    return list(dict.fromkeys(text.split(":")[0] for text in changed))
+    changed = (text.split(":")[0] for other in others for text in differences(first, other))
+    return [name for name in dict.fromkeys(changed) if _is_comparable(configs, name)]
+
+
+def _is_comparable(configs: Sequence[Experiment], name: str) -> bool:
+    own = [config for config in configs if _setting(config, name) != _ABSENT]
+    return len(own) == len(configs) or any(_is_changed(config, name) for config in own)
+
+
+def _is_changed(config: Experiment, name: str) -> bool:
+    *groups, last = name.split(".")
+    group = reduce(getattr, groups, config)
+    default = next(field.default for field in fields(group) if field.name == last)
+    return bool(getattr(group, last) != default)
 
 
 def _setting(config: Experiment, name: str) -> Any:
-    return reduce(operator.getitem, name.split("."), to_dict(config))
+    value: Any = to_dict(config)
+    for part in name.split("."):
+        value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
+    return value
 
 
 def _scores(group: _Group, measure: str, repeated: Literal["splits", "seeds"]) -> Scores:
