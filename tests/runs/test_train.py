@@ -18,6 +18,7 @@ from torch import nn
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.evaluation.score import Score
+from orbitset.protocols import Pairs
 from orbitset.protocols.encoding import encoding_with
 from orbitset.protocols.images import load_parts
 from orbitset.recipes.affine_images import affine_digits, affine_images
@@ -139,10 +140,61 @@ def test_images_without_labels_are_trained_and_judged_by_finding_them(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (40, 14, 14), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     config = affine_images(str(tmp_path / "images.npy"), 14, 24, has_labels=False)
-    config = with_settings(config, [*SMALL, "orbits.orbits_per_batch=6", "train.epochs=0.1"])
+    small = [
+        setting for setting in SMALL if not setting.startswith(("evaluation.d", "evaluation.ts"))
+    ]
+    config = with_settings(config, [*small, "orbits.orbits_per_batch=6", "train.epochs=0.1"])
     assert config.keeps_best
     rows = train(config, Run(tmp_path / "run"))["rows"]
     assert {row["metric"] for row in rows} == {"top1", "invariance", "selectivity"}
+
+
+@pytest.mark.parametrize("method", ["OT", "OE", "ST", "EX", "AE"])
+def test_every_method_trains_on_observed_orbits(tmp_path, small_faces, method):
+    run = Run(tmp_path / "run")
+    results = train(small_faces(method, "train.epochs=1", "train.evaluate_at=0.5"), run)
+    found = {(row["method"], row["metric"]) for row in results["rows"]}
+    wanted = {(m, name) for m in ("pixels", "untrained", method) for name in ("auc", "top1")}
+    assert found == wanted | {(method, "auc_stopped"), (method, "top1_stopped")}
+    assert run.is_finished
+
+
+def test_of_private_images_nothing_is_kept_that_shows_them(tmp_path, small_faces, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = Run(tmp_path / "run")
+    config = small_faces("OJ", "is_private=true", "train.epochs=1", "train.evaluate_at=0.5")
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Pairs, "figures", stop)
+        train(config, run)
+    assert not list(tmp_path.rglob("*.safetensors")), "not even while it was not finished"
+    results = train(config, run, resume=True)
+    assert not (tmp_path / "cache").exists()
+    with pytest.raises(RunError, match="its weights were not kept"):
+        load_run(run)
+    with np.load(run / "arrays.npz") as arrays:
+        assert not set(arrays)
+    assert not list(run.path.rglob("*.safetensors"))
+    assert run.has_results
+    assert train(config, run, resume=True) == results
+
+
+def test_problems_stop_or_are_left_out_and_listed(tmp_path, small_faces, face_manifest):
+    rows = face_manifest.read_text().splitlines()
+    manifest = face_manifest.with_name("damaged.csv")
+    manifest.write_text("\n".join(row for row in rows if not row.startswith("0010")))
+    config = with_settings(small_faces("AE", "train.epochs=0.1"), [f"data={manifest}"])
+    with pytest.raises(
+        DataError, match=r"its orbit \(person p0, session 1, light 0\) has no member"
+    ):
+        train(with_settings(config, ["orbits.on_problem=stop"]), Run(tmp_path / "stop"))
+    run = Run(tmp_path / "skip")
+    train(config, run)
+    (left,) = json.loads((run / "left_out.json").read_text())["rows"]
+    assert (left["row"], left["others"]) == (2, [5])
 
 
 def _command(out, *more):

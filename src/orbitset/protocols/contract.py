@@ -55,7 +55,7 @@ class About:
     """Whether the validation side and the test side may change places"""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "curves": list(self.curves)}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "About":
