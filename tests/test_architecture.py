@@ -1,4 +1,4 @@
-"""The arrows between packages, and the mirror of tests and source."""
+"""The arrows between packages, the sizes of functions, and the mirror of tests and source."""
 
 import ast
 import re
@@ -10,52 +10,192 @@ import orbitset
 
 SOURCE = Path(orbitset.__file__).parent
 TESTS = Path(__file__).parent
-FOUNDATION = {"errors", "seeds", "files", "precision", "kernels"}
-ALLOWED = {
-    "precision": {"errors"},
-    "kernels": {"files", "precision"},
+PAGE = (TESTS.parent / "ARCHITECTURE.md").read_text()
+
+DATA = "datasets"
+CUDA, SEAM = "kernels", "kernels"
+"""The folder of CUDA code, and the only part through which others may reach it"""
+
+FOUNDATION = {"errors", "seeds", "files", "config", "precision", "outside"}
+"""Modules that every part may import"""
+ARROWS = {
     "errors": set(),
     "seeds": set(),
-    "config": {"errors"},
     "files": set(),
-    "runs": {"errors", "files"},
-    "orbits": FOUNDATION,
-    "datasets": FOUNDATION,
-    "encoders": FOUNDATION,
-    "losses": FOUNDATION,
-    "training": FOUNDATION | {"runs"},
+    "config": {"errors"},
+    "precision": {"errors"},
+    "outside": {"errors"},
+    "run_folder": {"errors", "files"},
+    CUDA: FOUNDATION,
+    SEAM: FOUNDATION | {CUDA},
+    DATA: FOUNDATION,
+    "orbits": FOUNDATION | {SEAM},
+    "encoders": FOUNDATION | {SEAM},
+    "losses": FOUNDATION | {SEAM},
+    "training": FOUNDATION | {SEAM, "run_folder"},
     "evaluation": FOUNDATION,
-    "report": FOUNDATION | {"runs"},
-    "models": FOUNDATION | {"config", "datasets", "encoders"},
     "search": FOUNDATION,
-    "estimator": FOUNDATION | {"encoders", "losses", "orbits", "training"},
-    "uses": FOUNDATION | {"datasets", "models", "search"},
+    "report": FOUNDATION | {"run_folder"},
+    "models": FOUNDATION | {DATA, "encoders"},
+    "protocols": FOUNDATION | {DATA, "orbits", "encoders", "losses", "evaluation"},
+    "recipes": FOUNDATION
+    | {"run_folder", DATA, "orbits", "encoders", "losses", "training", "models", "protocols"},
+    "results": FOUNDATION
+    | {"run_folder", "orbits", "evaluation", "report", "protocols", "recipes"},
+    "runs": FOUNDATION
+    | {"run_folder", DATA, "orbits", "encoders", "training", "evaluation", "models"}
+    | {"protocols", "recipes", "results"},
+    "uses": FOUNDATION | {DATA, "models", "search"},
+    "estimator": FOUNDATION | {"orbits", "encoders", "training", "recipes"},
+    "cli": FOUNDATION
+    | {"run_folder", DATA, "training", "search", "report", "models", "protocols", "recipes"}
+    | {"results", "runs", "uses"},
+    "__main__": {"cli"},
+    "__init__": {"estimator", "models"},
 }
-"""What each part may import of the package; experiments and the command line compose everything."""
+"""What each part may import of the package, from the bottom to the top"""
+
+LONG_FUNCTIONS = {"training/fit.py fit"}
+"""Functions with more than 60 lines; none may be added"""
+WIDE_FUNCTIONS = {
+    "datasets/named.py load_observed",
+    "recipes/faces.py face_experiment",
+    "recipes/own_images.py observed_images",
+    "runs/tuning.py tune",
+    "training/fit.py fit",
+}
+"""Public functions with more than 10 parameters; none may be added"""
+MOST_LINES, MOST_PARAMETERS = 60, 10
+
+
+def _part(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 def _imports(path):
+    """The parts that a file imports, also those that a function imports when it is called."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("orbitset"):
-            parts = node.module.split(".")
-            yield from [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} has a relative import, which this test cannot follow"
+            names = [node.module]
+            if node.module == "orbitset":
+                names = [f"orbitset.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = [node.value] if re.fullmatch(r"orbitset(\.\w+)+", node.value) else []
+        else:
+            continue
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "orbitset" and rest.partition(".")[0] in ARROWS:
+                yield rest.partition(".")[0]
 
 
-def _files(part):
-    folder = SOURCE / part
-    return list(folder.glob("*.py")) if folder.is_dir() else [SOURCE / f"{part}.py"]
-
-
-@pytest.mark.parametrize("part", ALLOWED)
-def test_imports_point_one_way(part):
-    for path in _files(part):
-        wrong = set(_imports(path)) - ALLOWED[part] - {part}
-        assert not wrong, f"{path.relative_to(SOURCE)} imports {wrong}"
+def _arrows():
+    """For each part what it imports, and in which file."""
+    arrows = {part: {} for part in ARROWS}
+    for path in SOURCE.rglob("*.py"):
+        for name in set(_imports(path)) - {_part(path)}:
+            arrows[_part(path)].setdefault(name, path.relative_to(SOURCE).as_posix())
+    return arrows
 
 
 def test_every_part_has_its_arrows_written_down():
-    found = {p.stem for p in SOURCE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
-    assert found - {"__init__", "__main__", "cli", "experiments", "__pycache__"} == set(ALLOWED)
+    parts = {_part(path) for path in SOURCE.rglob("*.py")}
+    assert parts == set(ARROWS)
+
+
+@pytest.mark.parametrize("part", ARROWS)
+def test_imports_are_those_that_are_written_down(part):
+    """One that is not needed any more is taken off the list."""
+    imported = _arrows()[part]
+    wrong = {name: path for name, path in imported.items() if name not in ARROWS[part]}
+    assert not wrong, f"{part} must not import {wrong}"
+    unused = ARROWS[part] - FOUNDATION - {part} - set(imported)
+    assert not unused, f"{part} no longer imports {unused}"
+
+
+def test_imports_point_down():
+    order = list(ARROWS)
+    for part, imported in ARROWS.items():
+        above = imported - {part} - set(order[: order.index(part)])
+        assert not above, f"{above} lies above {part}"
+
+
+def test_a_forbidden_import_would_be_noticed(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text("def f():\n    from orbitset.cli import main\n    import orbitset.uses.onnx\n")
+    assert set(_imports(path)) == {"cli", "uses"}
+    path.write_text("from orbitset import models\nload('orbitset.report.page')\n")
+    assert set(_imports(path)) == {"models", "report"}
+
+
+def test_the_table_of_the_document_has_the_same_arrows():
+    rows = re.findall(r"^\| `(\w+)(?:/|\.py)` \|[^|]*\|([^|]*)\|$", PAGE, re.M)
+    written = {part: set(re.findall(r"`(\w+)`", cell)) for part, cell in rows}
+    shown = [part for part in ARROWS if part not in FOUNDATION and not part.startswith("__")]
+    assert list(written) == shown
+    for part in shown:
+        arrows = [name for name in ARROWS if name in ARROWS[part] - FOUNDATION - {part}]
+        cell = ", ".join(f"`{name}`" for name in arrows) or "nothing else"
+        assert written[part] == set(arrows), f"the cell of {part} should be: {cell}"
+
+
+def test_the_document_names_files_that_exist():
+    section = PAGE.split("## Where is what")[1].split("\n## ")[0]
+    wishes = re.findall(r"^\| (?!wish|---)[^|]*\|[^|]*\|$", section, re.M)
+    assert len(wishes) >= 12
+    for wish in wishes:
+        assert re.search(r"`[\w/.-]+`", wish), f"no file is named: {wish}"
+    for name in re.findall(r"`([\w/-]+(?:\.py|\.md|/))`", PAGE):
+        places = [SOURCE / name, TESTS.parent / name]
+        assert any(place.exists() for place in places), f"ARCHITECTURE.md names {name}"
+    assert len(PAGE.splitlines()) <= 200
+
+
+def _functions():
+    """Of every function its name, its lines beside signature and docstring, its parameters, whether it is
+    public."""
+
+    def inside(node, names):
+        for child in ast.iter_child_nodes(node):
+            is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_function:
+                yield [*names, child.name], child, isinstance(node, ast.ClassDef)
+            named = is_function or isinstance(child, ast.ClassDef)
+            yield from inside(child, [*names, child.name] if named else names)
+
+    for path in SOURCE.rglob("*.py"):
+        for names, function, is_method in inside(ast.parse(path.read_text()), []):
+            has_docstring = ast.get_docstring(function, clean=False) is not None
+            body = function.body[has_docstring:]
+            lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+            given = function.args
+            parameters = (
+                len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - is_method
+            )
+            is_public = not any(re.match(r"_(?!_init__)", name) for name in names)
+            yield (
+                f"{path.relative_to(SOURCE).as_posix()} {'.'.join(names)}",
+                lines,
+                parameters,
+                is_public,
+            )
+
+
+def test_no_function_is_longer_than_a_screen():
+    assert {name for name, lines, *_ in _functions() if lines > MOST_LINES} == LONG_FUNCTIONS
+
+
+def test_no_function_has_many_parameters():
+    wide = {
+        name
+        for name, _, parameters, is_public in _functions()
+        if is_public and parameters > MOST_PARAMETERS
+        and not name.startswith(("cli/", "estimator.py OrbitEncoder.__init__"))
+    }  # fmt: skip
+    assert wide == WIDE_FUNCTIONS
 
 
 def test_tests_mirror_the_source():
@@ -65,13 +205,14 @@ def test_tests_mirror_the_source():
     own = {
         "test_architecture.py",
         "test_benchmarks.py",
+        "test_documentation.py",
+        "test_doors.py",
         "test_emulated_kernels.py",
+        "test_examples.py",
         "test_gpu.py",
         "test_gpu_kernels.py",
         "test_gpu_losses.py",
         "test_gpu_steps.py",
-        "test_documentation.py",
-        "test_examples.py",
         "test_records.py",
     }
     assert tests - own <= expected, "a test file without a source file of its name"
