@@ -3,14 +3,23 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pytest
-from orbitset.experiments import ExperimentConfig, affine_digits
 
-from orbitset.config import differences, from_dict, to_dict, with_settings
+from orbitset.config import (
+    UnknownSetting,
+    differences,
+    from_dict,
+    replacing,
+    to_dict,
+    with_settings,
+)
 from orbitset.encoders import EncoderConfig
 from orbitset.errors import ConfigError
-from orbitset.losses import LossConfig
 from orbitset.orbits import AffineRanges, OrbitConfig
+from orbitset.orbits.observed import ObservedConfig
 from orbitset.orbits.photometric import PhotometricRanges
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.experiment import Experiment, read_experiment
+from orbitset.recipes.losses import OrbitTripletSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +39,7 @@ class Outer:
 
 
 def experiment(**options):
-    return ExperimentConfig(**{"name": "n", "data": "digits", **options})
+    return Experiment(**{"name": "n", "data": "digits", **options})
 
 
 def test_a_configuration_survives_json():
@@ -39,9 +48,9 @@ def test_a_configuration_survives_json():
         seed=5,
         orbits=OrbitConfig(members=9, affine=AffineRanges(shear=0.1)),
         encoder=EncoderConfig(channels=(8, 16), unpooling="corner"),
-        loss=LossConfig(margin=0.7),
+        loss=OrbitTripletSettings(margin=0.7),
     )
-    assert from_dict(ExperimentConfig, json.loads(json.dumps(to_dict(config)))) == config
+    assert read_experiment(json.loads(json.dumps(to_dict(config)))) == config
 
 
 def test_to_dict_is_nested_plain_values():
@@ -147,9 +156,10 @@ def test_values_out_of_range_are_refused_by_the_dataclass():
     ],
 )
 def test_an_unknown_setting_suggests_the_nearest_name(name, near):
-    with pytest.raises(ConfigError, match=f"there is no setting '{name}'") as info:
+    with pytest.raises(UnknownSetting, match=f"there is no setting '{name}'") as info:
         with_settings(Outer(), [f"{name}=1"])
     assert info.value.hint == f"did you mean {near}?"
+    assert info.value.name == name
 
 
 def test_an_unknown_setting_far_from_all_lists_them():
@@ -208,15 +218,54 @@ def test_a_group_that_one_side_lacks_is_a_difference():
 
 
 def test_a_text_may_look_like_a_number_and_a_choice_may_be_in_any_case():
-    config = with_settings(affine_digits("OJ"), ["name=2024", "method=oe"])
-    assert (config.name, config.method) == ("2024", "OE")
+    config = with_settings(affine_digits("OJ"), ["name=2024", "method=oj", "orbits.mode=FRESH"])
+    assert (config.name, config.method, config.orbits.mode) == ("2024", "OJ", "fresh")
 
 
 def test_a_missing_setting_is_named():
     with pytest.raises(ConfigError, match="the setting name is missing"):
-        from_dict(ExperimentConfig, {})
+        from_dict(Experiment, {})
 
 
 def test_infinite_numbers_are_refused():
     with pytest.raises(ConfigError, match=r"loss\.margin is inf; give a finite number"):
         with_settings(affine_digits("OJ"), ["loss.margin=Infinity"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    metres: float | None = replacing("feet", None)
+    feet: float | None = replacing("metres", None)
+    steps: int = replacing("stops", 10, empty=())
+    stops: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    length: Length = field(default_factory=Length)
+
+
+def test_a_setting_takes_the_place_of_the_one_it_replaces():
+    way = Way(length=Length(feet=3.0, stops=(1.0,)))
+    assert with_settings(way, ["length.metres=2"]).length == Length(metres=2.0, stops=(1.0,))
+    assert with_settings(way, ["length.steps=4"]).length == Length(feet=3.0, steps=4)
+    assert with_settings(way, ["length.stops=2"]).length == Length(feet=3.0, stops=(2.0,))
+    assert with_settings(way, ["length.metres=null"]) == way, "what is not set replaces nothing"
+
+
+@pytest.mark.parametrize("settings", [("metres=2", "feet=6"), ("stops=1,2", "steps=4")])
+def test_settings_that_replace_each_other_are_refused_together(settings):
+    for several in (settings, settings[::-1]):
+        with pytest.raises(ConfigError, match="contradict each other; set one of them"):
+            with_settings(Length(), several)
+        with pytest.raises(ConfigError, match=r"length\.\w+ and length\.\w+ contradict"):
+            with_settings(Way(), [f"length.{setting}" for setting in several])
+    assert with_settings(Length(), ["metres=2", "feet=null"]) == Length(metres=2.0)
+
+
+def test_names_of_columns_may_look_like_numbers():
+    orbits = ObservedConfig(orbit=("person",), label="person")
+    config = with_settings(orbits, ["classes=2024", "crops=7", "orbit=2024,light", "label=1"])
+    assert (config.classes, config.crops, config.label) == ("2024", "7", "1")
+    assert config.orbit == ("2024", "light")
+    assert with_settings(config, ["classes=null"]).classes is None

@@ -14,6 +14,12 @@ from orbitset.errors import ConfigError
 T = TypeVar("T")
 
 
+class UnknownSetting(ConfigError):
+    """A setting that a configuration does not have; `name` is its dotted name."""
+
+    name: str
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """Nested dictionaries of plain values, as they go to config.json."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
@@ -46,8 +52,8 @@ def from_dict(
 def with_settings(config: T, settings: Iterable[str]) -> T:
     """A copy with fields set from texts such as 'loss.margin=0.3'.
 
-    A field whose metadata says that it `replaces` another one resets that to its default, unless the
-    settings name the other one as well.
+    A field whose metadata says that it `replaces` another one empties that; settings that set both are
+    refused.
 
     >>> from orbitset.training import TrainConfig
     >>> with_settings(TrainConfig(), ["epochs=3"]).epochs
@@ -55,7 +61,7 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
     """
     values = to_dict(config)
     settings = list(settings)
-    names = {setting.partition("=")[0].strip() for setting in settings}
+    texts = {name.strip(): text.strip() for name, _, text in (s.partition("=") for s in settings)}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
@@ -72,9 +78,12 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
             raise ConfigError(f"{name} is a group of settings; set one of {', '.join(inside)}")
         owner, hint = _field(config, [*path, last])
         parent[last] = _read(text.strip(), place, hint)
-        replaced = owner.metadata.get("replaces")
-        if replaced and ".".join([*path, replaced]) not in names:
-            parent[replaced] = owner.metadata["replaces_with"]
+        replaced = ".".join([*path, owner.metadata.get("replaces", "")])
+        if not owner.metadata or "null" in (text.strip(), texts.get(replaced)):
+            continue
+        if replaced in texts:
+            raise ConfigError(f"{name} and {replaced} contradict each other; set one of them")
+        parent[owner.metadata["replaces"]] = owner.metadata["replaces_with"]
     return from_dict(type(config), values, types=_own_types(config))
 
 
@@ -190,12 +199,14 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     return value
 
 
-def _unknown(name: str, known: list[str]) -> ConfigError:
+def _unknown(name: str, known: list[str]) -> UnknownSetting:
     ends = {leaf.rsplit(".", 1)[-1]: leaf for leaf in reversed(known)}
     near = difflib.get_close_matches(name, known, n=1) or [
         ends[end] for end in difflib.get_close_matches(name.rsplit(".", 1)[-1], ends, n=1)
     ]
-    return ConfigError(
+    error = UnknownSetting(
         f"there is no setting {name!r}",
         hint=f"did you mean {near[0]}?" if near else f"settings are {', '.join(known)}",
     )
+    error.name = name
+    return error

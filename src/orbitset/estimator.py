@@ -28,6 +28,7 @@ from orbitset.orbits.observed import SeveralClasses, choose_targets, classes_of_
 from orbitset.recipes.losses import LossContext, build_loss
 from orbitset.recipes.methods import Method, parse_method
 from orbitset.recipes.outside_loss import method_named, method_of
+from orbitset.recipes.unused import belonging
 from orbitset.training import fit as train
 
 _ENCODE_BATCH = 512
@@ -194,7 +195,8 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if "margin_fraction" in names and "margin" not in own:
             own.setdefault("margin_fraction", _MARGIN_FRACTION)
         try:
-            settings: Any = from_dict(method.settings, own, "loss_settings.")
+            with belonging(method=method.name):
+                settings: Any = from_dict(method.settings, own, "loss_settings.")
         except ConfigError as error:
             raise ValueError(str(error)) from None
         labels = orbits.labels_N

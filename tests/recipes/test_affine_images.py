@@ -36,7 +36,11 @@ def test_without_labels_single_images_are_to_be_found():
 
 def test_plain_images_are_found_by_changed_ones():
     config = plain_images("/some/where/shoes", 64, 10, is_colour=False)
-    assert (config.name, config.protocol, config.evaluation.test_images) == ("shoes", "finding", 2000)
+    assert (config.name, config.protocol, config.evaluation.test_images) == (
+        "shoes",
+        "finding",
+        2000,
+    )
     assert config.keeps_best and config.orbits.mode == "fresh" and config.orbits.photometric
     assert config.train.epochs == 20, "few images are shown no more often"
     assert plain_images("x", 64, 100_000).train.epochs == pytest.approx(1 / 8)

@@ -5,7 +5,6 @@ from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.affine_mnist import affine_mnist
 from orbitset.recipes.methods import METHODS
 from orbitset.recipes.search_space import (
-    dimensions,
     margin_without_norm,
     own_values,
     settings_of,

@@ -26,6 +26,7 @@ from orbitset.recipes.experiment import Experiment, read_experiment, with_method
 from orbitset.recipes.length import evaluated_often
 from orbitset.recipes.methods import parse_method
 from orbitset.recipes.own_images import described_orbits, observed_images, observed_videos
+from orbitset.recipes.unused import belonging
 from orbitset.run_folder import Run
 
 RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
@@ -99,7 +100,9 @@ def compose_config(
         config = replace(config, measures=request.measures)
     if request.init is not None:
         config = _beginning_with(config, request.init)
-    return _with_numbers(config, request)
+    is_observed = isinstance(config.orbits, ObservedConfig)
+    with belonging(method=config.method, protocol=config.protocol, is_observed=is_observed):
+        return _with_numbers(config, request)
 
 
 def described(config: Experiment) -> str:
@@ -212,8 +215,9 @@ def _beginning_with(config: Experiment, folder: Path) -> Experiment:
         )
     encoder = replace(about.network.encoder, is_pretrained=False)
     loss = config.loss
-    if encoder.code_norm != config.encoder.code_norm and getattr(loss, "margin", None) is not None:
-        loss = replace(loss, margin=None)  # a margin is one of a norm's distances
+    if encoder.code_norm != config.encoder.code_norm and config.margin is not None:
+        fraction = None if encoder.code_norm == "none" else loss.margin_fraction
+        loss = replace(loss, margin=None, margin_fraction=fraction)  # of the other norm's distances
     size_px, is_colour = about.input.size_px, about.input.is_colour
     orbits: OrbitConfig | ObservedConfig
     if isinstance(config.orbits, ObservedConfig):

@@ -13,8 +13,9 @@ from orbitset.orbits.observed import ObservedConfig
 from orbitset.outside import import_named
 from orbitset.protocols import PROTOCOLS, Protocol, VideoConfig
 from orbitset.recipes.losses import LossContext, margin_of
-from orbitset.recipes.methods import Method, built_in, has_transformer, is_outside
+from orbitset.recipes.methods import Method, built_in, has_transformer, is_outside, parse_method
 from orbitset.recipes.outside_loss import method_named, plain_settings
+from orbitset.recipes.unused import belonging
 from orbitset.training.fit import TrainConfig
 
 
@@ -52,9 +53,8 @@ class Experiment:
     """In words, what makes it smaller than what it stands for; shown wherever its figures appear"""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "method", parse_method(self.method))
         method = built_in(self.method)
-        if method is None and not is_outside(self.method):
-            method = method_named(self.method)  # which names the nearest
         if self.loss is None and method is not None:
             object.__setattr__(self, "loss", method.settings())
         if not is_outside(self.protocol):
@@ -74,7 +74,7 @@ class Experiment:
             self._check_method(method)
         self._check_rates()
         self._check_observed()
-        if self.train.keep == "best" and not getattr(self.evaluation, "can_keep_best", True):
+        if self.keeps_best and not getattr(self.evaluation, "can_keep_best", False):
             raise ConfigError(
                 f"train.keep is best, and {self.protocol} has no validation images here to choose weights "
                 "by; set train.keep=last"
@@ -163,6 +163,12 @@ class Experiment:
             raise ConfigError(
                 f"loss has the settings of another method than {self.method}: {type(self.loss).__name__}"
             )
+        fraction = getattr(self.loss, "margin_fraction", None)
+        if fraction is not None and self.usual_distance is None:
+            raise ConfigError(
+                f"loss.margin_fraction is {fraction}, and codes without a norm have no usual distance that it "
+                "could be a fraction of; set loss.margin"
+            )
         if self.classify_weight and method.needs_labels:
             raise ConfigError(f"{self.method} learns from classes as it is; leave out the classes")
         if method.compares_members and self.orbits.members_per_batch < 2:
@@ -230,7 +236,10 @@ def with_protocol(config: Experiment, name: str, named_by: Path | None = None) -
     own = {setting.name for setting in fields(settings)}
     shared = {name: value for name, value in to_dict(config.evaluation).items() if name in own}
     evaluation: Any = from_dict(settings, shared, "evaluation.")
-    return replace(config, protocol=name, evaluation=evaluation)
+    train = config.train
+    if not getattr(evaluation, "can_keep_best", False):
+        train = replace(train, keep="last")
+    return replace(config, protocol=name, train=train, evaluation=evaluation)
 
 
 def protocol_named(name: str, named_by: Path | None = None) -> type[Protocol]:
@@ -249,14 +258,15 @@ def read_experiment(values: Mapping[str, Any]) -> Experiment:
     a protocol from outside the package are taken as they are."""
     orbits, loss, evaluation = (values.get(name) for name in ("orbits", "loss", "evaluation"))
     is_observed = isinstance(orbits, Mapping) and "orbit" in orbits
-    method = built_in(str(values.get("method", "OJ")))
-    protocol = PROTOCOLS.get(str(values.get("protocol", "one-shot")))
+    name, protocol_name = str(values.get("method", "OJ")), str(values.get("protocol", "one-shot"))
+    method, protocol = built_in(parse_method(name)), PROTOCOLS.get(protocol_name)
     types = {
         "orbits": ObservedConfig if is_observed else OrbitConfig,
         "loss": _plain(loss) if method is None else method.settings,
         "evaluation": _plain(evaluation) if protocol is None else protocol.Settings,
     }
-    return from_dict(Experiment, values, types=types)
+    with belonging(method=name, protocol=protocol_name, is_observed=is_observed):
+        return from_dict(Experiment, values, types=types)
 
 
 def _plain(values: Any) -> Any:

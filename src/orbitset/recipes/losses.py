@@ -8,8 +8,8 @@ from torch import nn
 from orbitset.config import replacing
 from orbitset.errors import ConfigError, check_choice
 from orbitset.losses import Autoencoder, Exemplar, OrbitJoint, SupervisedTriplet
-from orbitset.losses.methods import Classified
 from orbitset.losses.joint import Scale
+from orbitset.losses.methods import Classified
 from orbitset.losses.mining import Variant, check_variant
 from orbitset.losses.triplet import Reduction
 

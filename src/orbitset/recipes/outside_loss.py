@@ -19,7 +19,7 @@ from orbitset.errors import ConfigError
 from orbitset.losses import as_objective
 from orbitset.outside import import_named
 from orbitset.recipes.losses import LossContext
-from orbitset.recipes.methods import Method, base_name, built_in, has_transformer
+from orbitset.recipes.methods import Method, base_name, built_in, has_transformer, parse_method
 
 _CONTEXT = tuple(field.name for field in dataclasses.fields(LossContext))
 _BATCH = ("codes", "batch", "rectified")
@@ -29,7 +29,7 @@ _PLAIN = (bool, int, float, str)
 def method_named(name: str, named_by: Path | None = None) -> Method:
     """The method of that name. One from outside is imported; `named_by` is the file that names it, if the
     user did not."""
-    known = built_in(name)
+    known = built_in(parse_method(name))
     if known is not None:
         return known
     return method_of(name, import_named(base_name(name), what="loss", named_by=named_by))
@@ -57,8 +57,13 @@ def default_loss(name: str, **values: float) -> Any:
 
 @functools.cache
 def plain_settings(names: tuple[str, ...]) -> type:
-    """Settings of a loss that has not been imported: their names, with any values."""
-    return dataclasses.make_dataclass("PlainSettings", [(name, Any) for name in names], frozen=True)
+    """Settings of what has not been imported: their names, with any values."""
+    return dataclasses.make_dataclass(
+        "PlainSettings",
+        [(name, Any) for name in names],
+        frozen=True,
+        namespace={"can_keep_best": True},  # as far as is known
+    )
 
 
 @functools.cache

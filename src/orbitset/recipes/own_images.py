@@ -4,7 +4,7 @@ chosen and printed."""
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 
@@ -19,9 +19,11 @@ from orbitset.protocols import PairsSettings, VideoConfig
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.length import evaluated_often
 from orbitset.recipes.outside_loss import method_named
+from orbitset.recipes.unused import belonging
 from orbitset.seeds import stream
 from orbitset.training.fit import TrainConfig
 
+T = TypeVar("T")
 IMAGES, _MOST_EPOCHS = 200_000, 100
 """The length of a training, whichever is less"""
 _TESTED_SHARE, _FEWEST_LABELS = 0.2, 4
@@ -75,7 +77,7 @@ def observed_images(
         crops=crops,
         on_problem=cast(OnProblem, on_problem),
     )
-    orbits = with_settings(orbits, _own(settings, "orbits."))
+    orbits = _with_own(orbits, settings, "orbits.")
     fixed = list(orbits.orbit)
     whole, table = table, usable(table, orbits)
     evaluation = _evaluation(table, whole, orbits, split, test)
@@ -111,13 +113,13 @@ def observed_videos(
         is_colour=True,
         on_problem=cast(OnProblem, on_problem),
     )
-    orbits = with_settings(orbits, _own(settings, "orbits."))
+    orbits = _with_own(orbits, settings, "orbits.")
     if orbits.orbit != ("segment",) or orbits.target is not None or orbits.crops is not None:
         raise ConfigError(
             "the orbits of videos are segments, whose target is their first or middle frame or their medoid; "
             "leave orbits.orbit and orbits.crops as they are"
         )
-    video = with_settings(VideoConfig(), _own(settings, "video."))
+    video = _with_own(VideoConfig(), settings, "video.")
     seen, _ = load_observed(
         str(source),
         orbit=orbits.orbit,
@@ -177,10 +179,12 @@ def _experiment(
     return with_settings(config, chosen.default_settings("faces"))
 
 
-def _own(settings: Sequence[str], prefix: str) -> list[str]:
-    return [
-        text.strip().removeprefix(prefix) for text in settings if text.strip().startswith(prefix)
-    ]
+def _with_own(config: T, settings: Sequence[str], prefix: str) -> T:
+    """The same with those of the settings that begin so."""
+    texts = [text.strip() for text in settings]
+    own = [text.removeprefix(prefix) for text in texts if text.startswith(prefix)]
+    with belonging(is_observed=True, prefix=prefix):
+        return with_settings(config, own)
 
 
 def _name(source: Path) -> str:

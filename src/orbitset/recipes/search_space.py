@@ -45,7 +45,8 @@ class Choice:
 Space = tuple[Range | Choice, ...]
 
 _MEMBERS = "orbits.members_per_batch"
-_NORM = Choice("encoder.code_norm", ("none", "batch", "sphere"))
+_NORMS = ("batch", "sphere")
+_NORM = Choice("encoder.code_norm", ("none", *_NORMS))
 _RATE = Range("train.learning_rate", 3e-5, 3e-2)
 _TRANSFORMER = Range("train.transformer_rate", 0.003, 1.0)
 _CLASSIFIER = Range("train.classifier_rate", 0.01, 1.0)
@@ -111,6 +112,8 @@ def space_of(base: Experiment, num_orbits: int, fixed: Sequence[str] = ()) -> Sp
     for dimension in dimensions(method_named(base.method)):
         if isinstance(dimension, Choice) and dimension.name == _MEMBERS:
             dimension = replace(dimension, choices=_possible(dimension, base, num_orbits))
+        if isinstance(dimension, Choice) and dimension.name == _NORM.name and _FRACTION in fixed:
+            dimension = replace(dimension, choices=_NORMS)  # which it is a fraction for
         if not _changed_by(dimension.name) & set(fixed):
             space.append(dimension.including(own[dimension.name]))
     return tuple(space)

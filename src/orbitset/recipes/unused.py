@@ -1,0 +1,52 @@
+"""Settings that a training does not use are refused with a sentence that says what they belong to."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+
+from orbitset.config import UnknownSetting
+from orbitset.errors import ConfigError
+from orbitset.orbits.computed import OrbitConfig
+from orbitset.orbits.observed import ObservedConfig
+from orbitset.protocols import PROTOCOLS, VideoConfig
+from orbitset.recipes.methods import METHODS, base_name
+
+
+@contextmanager
+def belonging(
+    *, method: str = "OJ", protocol: str = "one-shot", is_observed: bool = False, prefix: str = ""
+) -> Iterator[None]:
+    """Says of an unknown setting what it belongs to, if another method, protocol or kind of orbits has it.
+
+    `prefix` is what the names of the settings lack.
+
+    >>> from orbitset.config import from_dict
+    >>> with belonging(method="OT"):
+    ...     from_dict(METHODS["OT"].settings, {"rectify_weight": 2.0}, "loss.")
+    Traceback (most recent call last):
+    orbitset.errors.ConfigError: OT does not use loss.rectify_weight, which belongs to OJ and OE
+    """
+    try:
+        yield
+    except UnknownSetting as error:
+        name = prefix + error.name
+        group, _, rest = name.partition(".")
+        orbits = "observed orbits" if is_observed else "computed orbits"
+        users: dict[str, tuple[str, Mapping[str, type]]] = {
+            "loss": (base_name(method), {one.name: one.settings for one in METHODS.values()}),
+            "evaluation": (protocol, {name: one.Settings for name, one in PROTOCOLS.items()}),
+            "orbits": (orbits, {"computed orbits": OrbitConfig, "observed orbits": ObservedConfig}),
+            "video": ("a training on images", {"videos": VideoConfig}),
+        }
+        own, known = users.get(group.removesuffix("_settings"), ("", {}))
+        setting = rest.partition(".")[0]
+        having = [one for one, settings in known.items() if setting in _names(settings)]
+        if not having or own in having:
+            raise
+        user = {orbits: f"a training on {orbits}", base_name(method): method}.get(own, own)
+        listed = " and ".join(filter(None, [", ".join(having[:-1]), having[-1]]))
+        raise ConfigError(f"{user} does not use {name}, which belongs to {listed}") from None
+
+
+def _names(settings: type) -> set[str]:
+    return {field.name for field in fields(settings)}
