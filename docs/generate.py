@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orbitset.experiments.config import Experiment, ObservedExperiment
-from orbitset.experiments.faces import PAPER, Split
-from orbitset.experiments.real_faces import pie32, pointing04
-from orbitset.experiments.reproduce import Asked, study_of
-from orbitset.experiments.study import Study, stored_study
-from orbitset.experiments.summary import summarise
-
 from orbitset.cli.main import command_names
+from orbitset.recipes.experiment import Experiment
+from orbitset.recipes.faces import PAPER, Split
+from orbitset.recipes.real_faces import pie32, pointing04
+from orbitset.recipes.reproduce import Asked, study_of
+from orbitset.recipes.study import Study
 from orbitset.report.tables import format_p, format_paper, format_value, ordered
+from orbitset.results.stored import stored_study
+from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +49,10 @@ def with_tables(page: str) -> str:
     return marked.sub(lambda found: found[1] + recorded(found[2]) + found[3], page)
 
 
+def record_of(name: str) -> Run:
+    return Run(ROOT / "results" / name)
+
+
 def recorded(name: str) -> str:
     match name:
         case "training-speed":
@@ -65,7 +69,7 @@ def recorded(name: str) -> str:
 
 def faces_table(name: str) -> str:
     """Verification and retrieval of each method on observed orbits."""
-    run = Run(ROOT / "results" / name)
+    run = record_of(name)
     study = stored_study(run)
     found = summarise(run, study)
     measured = {(row["method"], row["metric"]): row for row in found["rows"]}
@@ -74,7 +78,7 @@ def faces_table(name: str) -> str:
         for one in found["tests"]
         if one["test"] == "corrected-t"
     }
-    has_paper, is_stopped = name == "heads", bool(study.lines[0].config.evaluation.splits)
+    has_paper, is_stopped = name == "heads", bool(study.lines[0].config.evaluation.validation)
     head = ["method", "AUC", "OJ is ahead by", "top-1", "OJ is ahead by"]
     head += ["stopped at epoch (AUC, top-1)"] if is_stopped else []
     head += ["trainings", "time"]
@@ -110,7 +114,7 @@ def _with_interval(row: dict[str, Any]) -> str:
 
 def real_faces() -> str:
     """Both sets of photographs side by side."""
-    runs = {name: Run(ROOT / "results" / name) for name in PHOTOGRAPHS}
+    runs = {name: record_of(name) for name in PHOTOGRAPHS}
     studies = {name: stored_study(run) for name, run in runs.items()}
     sets = {name: summarise(run, studies[name]) for name, run in runs.items()}
     measured = {
@@ -129,7 +133,7 @@ def real_faces() -> str:
 
 
 def study_table(name: str) -> str:
-    run = Run(ROOT / "results" / name)
+    run = record_of(name)
     study = stored_study(run)
     found = summarise(run, study)
     rows = [row for row in ordered(found["rows"]) if row["metric"] == "accuracy"]
@@ -187,7 +191,6 @@ def _as_now(name: str, study: Study) -> dict[str, Experiment]:
     found: dict[str, Experiment] = {}
     for line in study.lines:
         config = line.config
-        assert isinstance(config, ObservedExperiment)
         parts = config.evaluation
         split = Split(str(line.split), parts.train, parts.validation, parts.test)
         found[line.name] = PHOTOGRAPHS[name](

@@ -143,7 +143,7 @@ METHODS: dict[str, Method] = {
             needs_labels=True,
             defaults={
                 "affine-mnist": (*_on_sphere(0.0125, 2), "loss.margin_fraction=0.053"),
-                "faces": _FACES_BATCH_NORM,
+                "faces": (*_FACES_BATCH_NORM, "loss.margin_fraction=0.125"),
             },
             transformer_defaults={"affine-mnist": ("train.transformer_rate=0.03",)},
         ),
