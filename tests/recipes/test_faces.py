@@ -5,24 +5,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from orbitset.experiments.faces import (
-    COMPARED,
+from scipy import stats
+
+from orbitset.config import with_settings
+from orbitset.errors import ConfigError, DataError
+from orbitset.recipes.faces import (
     IMAGES,
     METHODS,
+    ONCE,
     PAPER,
     heads_study,
     multi_pie_study,
     splits_2_1_1,
     splits_3_1,
 )
-from orbitset.experiments.study import Line, Study, run_study, stored_study
-from orbitset.experiments.summary import summarise
-from scipy import stats
-
-from orbitset.config import with_settings
-from orbitset.errors import ConfigError, DataError
+from orbitset.recipes.study import Line, Study
 from orbitset.report import write_report
+from orbitset.results.stored import stored_study
+from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
+from orbitset.runs.study import run_study
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,7 @@ def test_the_whole_study_has_every_method_and_one_budget():
     assert study.labels == list(METHODS)
     assert study.cut_down is None
     for label in METHODS:
-        count = 6 if label in COMPARED else 2
+        count = 2 if label in ONCE else 6
         assert sum(line.label == label for line in table) == count
     assert [line.split for line in curves if line.label == "OJ"] == ["124-3", "123-4"]
     for line in study.lines:
@@ -209,9 +211,7 @@ def test_a_stopped_study_goes_on_where_it_was(done, tmp_path, monkeypatch):
     run = Run(tmp_path / "run")
     run_study(two, run)
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("results.json")}
-    monkeypatch.setattr(
-        "orbitset.experiments.study.train", lambda *_, **__: pytest.fail("trained again")
-    )
+    monkeypatch.setattr("orbitset.runs.study.train", lambda *_, **__: pytest.fail("trained again"))
     run_study(two, run, resume=True)
     assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("results.json")}
     changed = replace(two.lines[0], config=with_settings(two.lines[0].config, ["loss.margin=9"]))

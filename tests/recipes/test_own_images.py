@@ -4,17 +4,18 @@ from dataclasses import replace
 import av
 import numpy as np
 import pytest
-from orbitset.experiments import load_run, train
-from orbitset.experiments.manifests import described_orbits as described_in_words
-from orbitset.experiments.manifests import observed_images, observed_videos
-from orbitset.experiments.observed import ObservedTask
 from PIL import Image
 
 import orbitset
 from orbitset.config import with_settings
 from orbitset.datasets.video import frames_of
 from orbitset.errors import ConfigError, DataError
+from orbitset.recipes.own_images import described_orbits as described_in_words
+from orbitset.recipes.own_images import observed_images, observed_videos
 from orbitset.run_folder import Run
+from orbitset.runs.load import load_run
+from orbitset.runs.prepare import build_protocol, open_images
+from orbitset.runs.train import train
 
 
 def described(manifest, **options):
@@ -91,8 +92,9 @@ def test_rows_of_another_split_stop_by_their_names_or_are_said(face_manifest):
     manifest.write_text("\n".join(rows))
     with pytest.raises(DataError, match="48 problems: row 50: its split is dev, none of train"):
         described(manifest, on_problem="stop")
-    task = ObservedTask(described(manifest), "cpu")
-    assert (task.unused, task.unused_values) == (48, ["dev"])
+    images = open_images(described(manifest), "cpu")
+    unused = "48 images are in no part of the split and are not used (split dev)"
+    assert images.unused == unused
 
 
 def test_a_part_of_which_nothing_can_be_used_says_why(face_manifest):
@@ -120,7 +122,7 @@ def test_all_that_is_wrong_is_said_before_stopping(face_manifest, tmp_path):
     manifest.write_text("\n".join(line for line in lines if not line.startswith("0110.png")))
     config = described(manifest, canonical="view=front", on_problem="stop")
     with pytest.raises(DataError) as caught:
-        ObservedTask(config, "cpu")
+        open_images(config, "cpu")
     for reason in ("does not exist", "is empty", "has no member with view front"):
         assert reason in caught.value.message
 
@@ -207,9 +209,9 @@ def test_sub_folders_are_orbits_and_some_are_held_out_to_stop_by(things):
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [17, 2, 5]
     assert config.keeps_best
     assert "its target is its medoid" in described_in_words(config)
-    task = ObservedTask(config, "cpu")
-    assert len(task.train) == 51 and task.image_shape == (3, 16)
-    assert [one.reason for one in task.left_out] == [
+    images = open_images(config, "cpu")
+    assert len(images.train) == 51 and images.image_shape == (3, 16)
+    assert [one.reason for one in images.left_out] == [
         "loose.png lies in no sub-folder, and so in no orbit"
     ]
 
@@ -227,8 +229,8 @@ def test_the_weights_kept_are_those_that_found_held_out_orbits_best(things, tmp_
     assert kept["top1"] == best["top1"]["mean"]
     (run / "model.safetensors").unlink()
     train(config, run, resume=True)
-    _, model, task = load_run(run)
-    assert task.evaluate(model)["top1"] == best["top1"]
+    model, _, judge = load_run(run)
+    assert judge.record(model)["top1"] == best["top1"]
     known = orbitset.load(run.path)
     assert known.calibration is not None and known.description.input.channels == 3
     image = things / "thing 3" / "0.png"
@@ -250,10 +252,10 @@ def test_segments_of_videos_are_orbits(tmp_path, monkeypatch):
     config = observed_videos(tmp_path / "clip.mkv", settings=settings)
     assert config.video.segments.length == 10 and config.video.segments.gap == 8
     assert (config.orbits.orbit, config.orbits.canonical) == (("segment",), "middle")
-    task = ObservedTask(config, "cpu")
-    assert len(task.train) % 10 == 0 and len(task.sides["te"]) >= 20
-    assert "Near('frame', 8)" in repr(task.rule)
-    frames = frames_of(task.sides["te"])
-    assert int(frames.min()) >= 72 > int(frames_of(task.train).max())
+    images = open_images(config, "cpu")
+    assert len(images.train) % 10 == 0 and len(images.sides["te"]) >= 20
+    assert "Near('frame', 8)" in repr(build_protocol(config, images).rule)
+    frames = frames_of(images.sides["te"])
+    assert int(frames.min()) >= 72 > int(frames_of(images.train).max())
     with pytest.raises(DataError, match="0 segments to train on|no segment lies"):
         observed_videos(tmp_path / "clip.mkv", settings=["video.segments.length=100"])

@@ -91,7 +91,7 @@ def compose_config(
                     hint="change single settings with --set",
                 )
     method = None if request.method is None else parse_method(request.method)
-    config = stored or _of_source(request, method or "OJ")
+    config, most_orbits = (stored, None) if stored else _of_source(request, method or "OJ")
     if method is not None and method != config.method:
         config = with_method(config, method)
     if request.protocol is not None and request.protocol != config.protocol:
@@ -102,7 +102,7 @@ def compose_config(
         config = _beginning_with(config, request.init)
     is_observed = isinstance(config.orbits, ObservedConfig)
     with belonging(method=config.method, protocol=config.protocol, is_observed=is_observed):
-        return _with_numbers(config, request)
+        return _with_numbers(config, request, most_orbits)
 
 
 def described(config: Experiment) -> str:
@@ -132,8 +132,8 @@ def _of_run(run: Run, source: str | None) -> Experiment:
     return config
 
 
-def _of_source(request: Request, method: str) -> Experiment:
-    """A new configuration for a recipe or data."""
+def _of_source(request: Request, method: str) -> tuple[Experiment, int | None]:
+    """A new configuration for a recipe or data, and how many orbits a batch can have, where that is known."""
     source, observed = request.source, dict(request.observed)
     if source is None:
         raise ConfigError(
@@ -144,17 +144,18 @@ def _of_source(request: Request, method: str) -> Experiment:
         name = source.partition(":")[0]
         raise ConfigError(f"{name} is an experiment of its own", hint=f"orbitset reproduce {name}")
     if is_video(source):
-        _refuse(observed, "on_problem", "those of videos are segments")
-        return observed_videos(Path(source), method, settings=request.settings, **observed)
+        hint = "say how long with --set video.segments.length=16"
+        _refuse(observed, "on_problem", "those of videos are segments", hint=hint)
+        return observed_videos(Path(source), method, settings=request.settings, **observed), None
     if is_plain(source):
         _refuse(
             observed, "on_problem", f"{source} has no sub-folders: every image there is an orbit"
         )
         train = load_plain(_path(source), on_problem=observed.get("on_problem", "skip")).train
         num, channels, _, size_px = train.images.shape
-        return plain_images(_path(source), size_px, num, method, is_colour=channels == 3)
+        return plain_images(_path(source), size_px, num, method, is_colour=channels == 3), num
     if is_table(source):
-        return observed_images(Path(source), method, settings=request.settings, **observed)
+        return observed_images(Path(source), method, settings=request.settings, **observed), None
     if observed:
         raise ConfigError(
             f"{_flags(observed)} describe the orbits of a manifest, a CSV or Parquet file, or of a folder"
@@ -163,18 +164,20 @@ def _of_source(request: Request, method: str) -> Experiment:
         splits = load_splits(_path(source))
         size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None
         num = len(splits.train)
-        return affine_images(_path(source), size_px, num, method, has_labels=has_labels)
+        return affine_images(_path(source), size_px, num, method, has_labels=has_labels), num
     check_choice("what to train, unless it is a path,", source, RECIPES)
-    return RECIPES[source](method)
+    return RECIPES[source](method), None
 
 
-def _refuse(observed: Mapping[str, Any], allowed: str, reason: str) -> None:
+def _refuse(
+    observed: Mapping[str, Any], allowed: str, reason: str, *, hint: str | None = None
+) -> None:
     wrong = {name: value for name, value in observed.items() if name != allowed}
     if wrong:
-        raise ConfigError(f"{_flags(wrong)} describe the orbits of a manifest; {reason}")
+        raise ConfigError(f"{_flags(wrong)} describe the orbits of a manifest; {reason}", hint=hint)
 
 
-def _with_numbers(config: Experiment, request: Request) -> Experiment:
+def _with_numbers(config: Experiment, request: Request, most_orbits: int | None) -> Experiment:
     """With the length, the seed, the network and the settings that were asked for."""
     settings = list(request.settings)
     if request.encoder is not None:
@@ -187,21 +190,24 @@ def _with_numbers(config: Experiment, request: Request) -> Experiment:
         settings.insert(0, f"train.epochs={request.epochs}")
     if request.seed is not None:
         settings.insert(0, f"seed={request.seed}")
-    config = with_settings(config, _with_equal_batches(config, settings))
+    config = with_settings(config, _with_equal_batches(config, settings, most_orbits))
     if config.encoder.backbone != PAPERS:
         check_backbone(config.encoder.backbone)
     return config
 
 
-def _with_equal_batches(config: Experiment, settings: Sequence[str]) -> list[str]:
+def _with_equal_batches(
+    config: Experiment, settings: Sequence[str], most_orbits: int | None
+) -> list[str]:
     """Where only the members of a batch are set, its orbits change with them: it keeps its number of
-    images."""
+    images, if there are as many orbits."""
     values = {name.strip(): text for name, _, text in (s.partition("=") for s in settings)}
-    members = values.get("orbits.members_per_batch", "")
-    if not members.strip().isdecimal() or "orbits.orbits_per_batch" in values or int(members) < 1:
+    members = values.get("orbits.members_per_batch", "").strip()
+    if not members.isdecimal() or "orbits.orbits_per_batch" in values or int(members) < 1:
         return list(settings)
     images = config.orbits.orbits_per_batch * config.orbits.members_per_batch
-    return [*settings, f"orbits.orbits_per_batch={max(1, round(images / int(members)))}"]
+    orbits = max(1, round(images / int(members)))
+    return [*settings, f"orbits.orbits_per_batch={min(orbits, most_orbits or orbits)}"]
 
 
 def _beginning_with(config: Experiment, folder: Path) -> Experiment:

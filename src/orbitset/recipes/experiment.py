@@ -166,8 +166,8 @@ class Experiment:
         fraction = getattr(self.loss, "margin_fraction", None)
         if fraction is not None and self.usual_distance is None:
             raise ConfigError(
-                f"loss.margin_fraction is {fraction}, and codes without a norm have no usual distance that it "
-                "could be a fraction of; set loss.margin"
+                f"loss.margin_fraction is {fraction}, and codes without a norm have no usual distance that "
+                "it could be a fraction of; set loss.margin"
             )
         if self.classify_weight and method.needs_labels:
             raise ConfigError(f"{self.method} learns from classes as it is; leave out the classes")

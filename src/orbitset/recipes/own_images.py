@@ -92,6 +92,7 @@ def observed_images(
         method,
         orbits,
         evaluation,
+        settings,
         num_orbits=num_orbits,
         most_members=_largest(table, fixed),
     )
@@ -142,6 +143,7 @@ def observed_videos(
         method,
         orbits,
         PairsSettings(split_by="split", train=("train",), test=("test",), apart=_APART),
+        settings,
         num_orbits=num_orbits,
         most_members=video.segments.length,
     )
@@ -154,14 +156,17 @@ def _experiment(
     method: str,
     orbits: ObservedConfig,
     evaluation: PairsSettings,
+    settings: Sequence[str],
     *,
     num_orbits: int,
     most_members: int,
 ) -> Experiment:
     """What is left to choose, once it is known what is learned from."""
     chosen = method_named(method)
-    is_set = orbits.members_per_batch != ObservedConfig.members_per_batch
-    members = orbits.members_per_batch if is_set else min(chosen.members_per_batch, most_members)
+    names = {text.partition("=")[0].strip() for text in settings}
+    members = min(chosen.members_per_batch, most_members)
+    if "orbits.members_per_batch" in names:
+        members = orbits.members_per_batch
     per_batch = max(1, round(_BATCH / members))
     orbits = replace(orbits, orbits_per_batch=min(per_batch, num_orbits), members_per_batch=members)
     config = Experiment(
