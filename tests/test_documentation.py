@@ -36,3 +36,16 @@ def test_links_between_documents_lead_somewhere():
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_and_modules_that_the_documents_name_exist():
+    """The log and the changelog speak of what was there at the time."""
+    source = ROOT / "src" / "orbitset"
+    history = {ROOT / "CHANGELOG.md", ROOT / "docs" / "log.md"}
+    for page in {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - history:
+        text = page.read_text()
+        for name in re.findall(r"`([\w-]+/[\w/.-]+\.py)`", text):
+            assert (source / name).exists() or (ROOT / name).exists(), f"{page.name} names {name}"
+        for name in re.findall(r"(?:from|import) orbitset\.([\w.]+)", text):
+            module = source / name.replace(".", "/")
+            assert module.exists() or module.with_suffix(".py").exists(), f"{page.name}: {name}"
