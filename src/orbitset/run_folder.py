@@ -8,7 +8,7 @@ results.json       rows of figures: method, metric, mean, s.d., what was repeate
 arrays.npz         t-SNE points, curves, uint8 images for the figures
 model.safetensors  the trained weights; model.json says how to use them, model-card.md how good they are
 left_out.json      rows of the data that were not used, and why; only if there are any
-checkpoint/        the state to resume from
+checkpoint/        the state to resume from, until the training is finished
 figures/, report.html
 """
 
@@ -22,7 +22,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -264,12 +264,19 @@ class Run:
 
     def clear(self) -> None:
         """Remove what a run wrote, but for its configuration; files of others stay."""
-        for pattern in _WRITTEN:
+        self._remove(_WRITTEN)
+
+    def remove_checkpoint(self) -> None:
+        """Remove the state to resume from: with Adam's moments it is three times as large as the weights."""
+        self._remove(name for name in _WRITTEN if name.startswith("checkpoint/"))
+
+    def _remove(self, patterns: Iterable[str]) -> None:
+        for pattern in patterns:
             for entry in self.path.glob(pattern):
                 entry.unlink()
-        for name in ("checkpoint", "figures", "tables"):
-            if (self / name).is_dir() and not any((self / name).iterdir()):
-                (self / name).rmdir()
+        for folder in (self / "checkpoint", self / "figures", self / "tables"):
+            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def _is_foreign(path: Path) -> bool:

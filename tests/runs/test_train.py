@@ -23,6 +23,7 @@ from orbitset.protocols.encoding import encoding_with
 from orbitset.protocols.images import load_parts
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.affine_mnist import affine_mnist
+from orbitset.recipes.experiment import read_experiment
 from orbitset.run_folder import Run
 from orbitset.runs.demo import demo_configs
 from orbitset.runs.load import load_run
@@ -222,6 +223,21 @@ def whole(tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """The same training as a kill right after the last step leaves it."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    run = Run(tmp_path_factory.mktemp("ended") / "run")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("orbitset.runs.train._finish", stop)
+        train(_small("OJ", "train.checkpoint_every_s=0", "train.epochs=0.2"), run)
+    assert run.checkpoint.exists()
+    return run.path
+
+
 def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(tmp_path, whole):
     out, rng, killed = tmp_path / "killed", random.Random(0), 0
     while killed < 5:
@@ -237,7 +253,7 @@ def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(tmp_path, 
     _same_results(whole, out)
 
 
-def test_killed_while_starting_or_finishing_can_be_resumed(tmp_path, whole):
+def test_killed_while_starting_or_finishing_can_be_resumed(tmp_path, whole, ended):
     """The folder as a kill leaves it: in the middle of the first write, before the environment,
     before the first checkpoint, and after the last step."""
     half = tmp_path / "half"
@@ -245,11 +261,14 @@ def test_killed_while_starting_or_finishing_can_be_resumed(tmp_path, whole):
     (half / ".config.json.1.part").write_text("{")
     _finish(half)
     _same_results(whole, half)
-    for missing in (["environment.json", "checkpoint"], ["results.json", "arrays.npz"]):
-        out = tmp_path / missing[0]
-        shutil.copytree(whole, out)
-        for name in [*missing, "results.json", "report.html"]:
-            shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink(True)
+    for name, left, missing in (
+        ("start", whole, ["environment.json", "results.json", "arrays.npz", "report.html"]),
+        ("end", ended, []),
+    ):
+        out = tmp_path / name
+        shutil.copytree(left, out)
+        for file in missing:
+            (out / file).unlink()
         cut_off = (out / "metrics.jsonl").read_text() + '{"step": 99'
         (out / "metrics.jsonl").write_text(cut_off)
         _finish(out)
@@ -257,24 +276,37 @@ def test_killed_while_starting_or_finishing_can_be_resumed(tmp_path, whole):
         assert (out / "report.html").exists()
 
 
-def test_killed_while_overwriting_does_not_pass_old_results_for_new(tmp_path, whole):
+def test_killed_while_overwriting_does_not_pass_old_results_for_new(tmp_path, ended):
     out = tmp_path / "run"
-    shutil.copytree(whole, out)
-    (out / "results.json").unlink()
+    shutil.copytree(ended, out)
     (out / "metrics.jsonl").unlink()  # cleared, with the old checkpoint still there
     done = subprocess.run(_command(out, "--resume"), stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert "does not hold the metrics that belong to its checkpoint" in done.stderr
 
 
-def test_resumed_run_records_where_it_went_on(tmp_path, whole):
+def test_resumed_run_records_where_it_went_on(tmp_path, ended):
     out = tmp_path / "run"
-    shutil.copytree(whole, out)
-    (out / "results.json").unlink()
+    shutil.copytree(ended, out)
     _finish(out)
     environment = json.loads((out / "environment.json").read_text())
     assert len(environment["resumed"]) == 1
     assert "torch" in environment["resumed"][0]["versions"]
+
+
+def test_a_finished_training_does_not_keep_the_state_to_resume_from(tmp_path, ended):
+    run, config = Run(tmp_path / "run"), read_experiment(Run(ended).config)
+    shutil.copytree(ended, run.path)
+    results = train(config, run, resume=True)
+    assert [path.name for path in run.path.rglob("*.safetensors")] == ["model.safetensors"]
+    assert not (run / "checkpoint").exists()
+    files = [path for path in run.path.iterdir() if path.is_file() and path.name != ".lock"]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    assert train(config, run, resume=True) == results
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    shutil.copytree(ended / "checkpoint", run / "checkpoint")  # killed before it was removed
+    assert train(config, run, resume=True) == results
+    assert not (run / "checkpoint").exists()
 
 
 def test_two_processes_do_not_write_one_run(tmp_path):
@@ -396,3 +428,43 @@ def test_a_training_begins_with_the_weights_of_a_model(tmp_path):
     shutil.rmtree(tmp_path / "first")  # it is not needed any more
     results = train(begun, Run(tmp_path / "second"), resume=True)
     assert "begun with" in {row["method"] for row in results["rows"]}
+
+
+@pytest.mark.parametrize("moment", ["before its environment", "before its first checkpoint"])
+def test_a_training_that_is_resumed_begins_with_the_weights_of_its_model(tmp_path, moment):
+    train(_small("OJ", "train.epochs=0.02"), Run(tmp_path / "first"))
+    begun = replace(_small("OJ", "train.epochs=0.01"), init=str(tmp_path / "first"))
+    train(begun, Run(tmp_path / "whole"))
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    run = Run(tmp_path / "run")
+    owner, name = (Run, "note_environment") if "environment" in moment else (Silent, "start")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, name, stop)
+        train(begun, run)
+    assert not run.checkpoint.exists()
+    train(begun, run, resume=True)
+    _same_results(tmp_path / "whole", run.path)
+    described = [Run(tmp_path / name).read_json("model.json") for name in ("first", "run")]
+    assert described[1]["trained"]["init"] == described[0]["id"]
+
+
+def test_private_images_are_learned_from_the_weights_of_a_model_after_a_resume(
+    tmp_path, small_faces
+):
+    asked = ("train.epochs=1", "train.evaluate_at=0.5")
+    train(small_faces("OJ", *asked), Run(tmp_path / "first"))
+    begun = replace(small_faces("OJ", *asked), is_private=True, init=str(tmp_path / "first"))
+    train(begun, Run(tmp_path / "whole"))
+
+    class Stop(Silent):
+        def update(self, done, images, terms):
+            raise KeyboardInterrupt
+
+    run = Run(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        train(begun, run, progress=Stop())
+    train(begun, run, resume=True)
+    assert run.records() == Run(tmp_path / "whole").records()

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from orbitset.config import differences
 from orbitset.errors import ConfigError, RunError
-from orbitset.recipes.experiment import Experiment, read_experiment
-from orbitset.recipes.study import Line, Study, changed, read_study
-from orbitset.run_folder import Run
+from orbitset.recipes.experiment import Experiment
+from orbitset.recipes.study import Line, Study, changed
 from orbitset.results.stored import check_run, stored_study
+from orbitset.run_folder import Run
 from orbitset.runs.overall import Overall
 from orbitset.runs.prepare import open_images
 from orbitset.runs.train import train
@@ -95,7 +94,6 @@ class _Trainings:
     def finish(self, job: _Job, error: Exception | None) -> None:
         if error is not None:
             raise error
-        job.run.checkpoint.unlink(missing_ok=True)  # with Adam's state three times the weights
         self.overall.end(job.index, job.name)
 
 
@@ -104,5 +102,3 @@ def _train_one_by_one(trainings: _Trainings, device: str) -> None:
         trainings.overall.begin(job.index, job.name)
         train(job.config, job.run, resume=True, device=device, progress=trainings.overall)
         trainings.finish(job, None)
-
-

@@ -52,19 +52,25 @@ def train(
     images = open_images(config, device, progress)
     judge = Judge(config, build_protocol(config, images))
     model = build_model(config, images)
-    if config.init is not None and not (is_resumed and run.checkpoint.exists()):
+    is_begun = is_resumed and (run.checkpoint.exists() or _is_complete(config, run))
+    if config.init is not None and not is_begun:
         _begin_with(model, config.encoder, config.init)
     model = model.to(device)
     loss = build_objective(config, images).to(device)
     with run.locked():
         if is_resumed and _is_finished(config, images, run):
             results: dict[str, Any] = run.read_json("results.json")
+            run.remove_checkpoint()  # if a kill came between
             return results
         _begin(config, images, run, overwrite=overwrite, is_resumed=is_resumed, device=device)
         _say_left_out(images, run, progress)
-        _fit(config, images, judge, model, loss, run, resume=resume, device=device, progress=progress)
+        _fit(
+            config, images, judge, model, loss, run, resume=resume, device=device, progress=progress
+        )
         progress.note(f"{config.method} {config.name}: raw pixels and figures")
-        return _finish(config, images, judge, model, run)
+        results = _finish(config, images, judge, model, run)
+        run.remove_checkpoint()
+        return results
 
 
 def _fit(
@@ -175,7 +181,7 @@ def _is_finished(config: Experiment, images: Images, run: Run) -> bool:
             f"{run.path} was started with other settings ({'; '.join(changed)})",
             hint="resume with the settings it was started with, or choose another folder with --out",
         )
-    if run.is_finished or (run.has_results and not config.keeps_weights):
+    if _is_complete(config, run):
         return True
     if change := data_change(config.data, images, run):
         raise RunError(
@@ -183,6 +189,10 @@ def _is_finished(config: Experiment, images: Images, run: Run) -> bool:
             hint="bring the images back as they were, or start anew with --overwrite",
         )
     return False
+
+
+def _is_complete(config: Experiment, run: Run) -> bool:
+    return run.is_finished or (run.has_results and not config.keeps_weights)
 
 
 def _begin(
@@ -195,10 +205,11 @@ def _begin(
     device: str,
 ) -> None:
     """Make the folder ready to be trained into."""
-    init = None
     if not is_resumed:
         run.create(to_dict(config), overwrite=overwrite)
-        init = None if config.init is None else read_description(Path(config.init)).id
+    init = None
+    if config.init is not None and not (run / "environment.json").exists():
+        init = read_description(Path(config.init)).id
     run.note_environment(device=device, seed=config.seed, init=init, data=images.fingerprint)
 
 

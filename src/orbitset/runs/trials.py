@@ -5,7 +5,6 @@ trained in the runs' folders before it is told; a trial that was neither told no
 """
 
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,8 @@ from orbitset.config import with_settings
 from orbitset.errors import RunError, TrainingError
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.search_space import Space, own_values, settings_of
-from orbitset.runs.train import train
 from orbitset.run_folder import Run
+from orbitset.runs.train import train
 from orbitset.seeds import stable_seed
 from orbitset.training.progress import Progress, format_seconds
 
@@ -104,7 +103,7 @@ class Trials:
             raise error
         for name in ("model.safetensors", "model.json", "model-card.md", "arrays.npz"):
             (job.run / name).unlink(missing_ok=True)
-        shutil.rmtree(job.run / "checkpoint", ignore_errors=True)
+        job.run.remove_checkpoint()  # which a training that had to stop still has
         key = job.method, job.trial.number
         if key in self._told:
             return  # another seed had to stop

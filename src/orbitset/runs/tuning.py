@@ -17,9 +17,9 @@ from orbitset.orbits.computed import OrbitConfig
 from orbitset.protocols.images import load_parts
 from orbitset.recipes.experiment import Experiment, read_experiment
 from orbitset.recipes.search_space import space_of
+from orbitset.run_folder import Run
 from orbitset.runs.trials import MethodSearch, Trials, train_one_by_one
 from orbitset.runs.workers import check_jobs, train_side_by_side
-from orbitset.run_folder import Run
 from orbitset.training.progress import Progress, Silent
 
 _DECIDED = ("method", "seed", "train.epochs", "evaluation.on", "evaluation.tsne_points")

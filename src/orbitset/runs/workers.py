@@ -20,8 +20,8 @@ import torch
 
 from orbitset.errors import ConfigError, RunError
 from orbitset.recipes.experiment import Experiment
-from orbitset.runs.train import train
 from orbitset.run_folder import Run
+from orbitset.runs.train import train
 
 _DEATHS = 3
 """Processes that may die over one training before all stop."""
