@@ -24,6 +24,8 @@ from orbitset.run_folder import Run
 ROOT = Path(__file__).parent.parent
 NAMES = {"pixels": "raw pixels", "untrained": "untrained encoder"}
 MEASURES = {"auc": "AUC", "top1": "top-1"}
+IN_SHORT = ("affine-mnist", "heads", "pie32")
+"""The studies in the README's table"""
 PHOTOGRAPHS = {"pie32": pie32, "pointing04": pointing04}
 
 
@@ -55,6 +57,8 @@ def record_of(name: str) -> Run:
 
 def recorded(name: str) -> str:
     match name:
+        case "in-short":
+            return in_short()
         case "training-speed":
             return training_speed()
         case "training-speed-in-short":
@@ -130,6 +134,28 @@ def real_faces() -> str:
         rows.append([NAMES.get(label, label), *cells])
     origins = [f"{name}: {_origin(name, studies[name], found)}" for name, found in sets.items()]
     return f"{_table(head, rows)}\n\n{' '.join(origins)}\n"
+
+
+def in_short() -> str:
+    """The trained methods on digits, rendered heads and photographs."""
+    columns = [
+        ("affine-mnist", "accuracy"),
+        *((name, m) for name in IN_SHORT[1:] for m in MEASURES),
+    ]
+    rows = {}
+    for name in IN_SHORT:
+        run = record_of(name)
+        for row in summarise(run, stored_study(run))["rows"]:
+            rows[name, row["method"], row["metric"]] = row
+    head = ["method", "affine MNIST: one-shot (paper)"]
+    head += [f"{name}: {MEASURES[metric]}" for name, metric in columns[1:]]
+    lines = []
+    for label in ("pixels", "OJ", "OT", "OE", "EX", "AE", "ST"):
+        cells = [f"{rows[name, label, metric]['mean']:.2f}" for name, metric in columns]
+        paper = rows["affine-mnist", label, "accuracy"]["paper"]
+        cells[0] += "" if paper is None else f" ({paper:.2f})"
+        lines.append([NAMES.get(label, label), *cells])
+    return f"{_table(head, lines)}\n"
 
 
 def study_table(name: str) -> str:
@@ -275,6 +301,7 @@ WRITTEN = {
     ROOT / "README.md": with_tables,
     ROOT / "docs" / "faces.md": with_tables,
     ROOT / "docs" / "performance.md": with_tables,
+    ROOT / "docs" / "results.md": with_tables,
 }
 
 if __name__ == "__main__":
