@@ -1,14 +1,16 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from orbitset.experiments import affine_digits
-from orbitset.experiments.comparison import compare, write_comparison
 from scipy import stats
 
 from orbitset.config import to_dict, with_settings
 from orbitset.errors import ConfigError, RunError
+from orbitset.protocols import OneShot, Pairs
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.results.comparison import compare, write_comparison
 from orbitset.run_folder import Run
 
 SPLITS, EVALUATIONS = 5, 4
@@ -41,7 +43,7 @@ def make_run(path, made_up, *settings, method="OJ", seed=0, epochs=8.0):
         record["accuracy"] = _summary(va, te)
         record["accuracy_cosine"] = _summary(te, va)
         run.append("metrics.jsonl", record)
-    run.write_json("results.json", {"rows": []})
+    run.write_json("results.json", {"rows": [], "protocol": OneShot.about.to_json()})
     run.write_json("environment.json", {})
     (run / "arrays.npz").touch()
     return run
@@ -76,21 +78,21 @@ def runs(tmp_path):
 
 
 def test_rows_are_early_stopped_and_averaged_over_seeds_within_a_split(runs):
-    rows = {(row["metric"], row["method"]): row for row in compare(runs).rows}
+    rows = {(row.metric, row.method): row for row in compare(runs).rows}
     assert list(rows) == [
         (m, g) for m in ("accuracy", "accuracy_cosine") for g in ("OJ", "OE", "AE")
     ]
     for metric, cosine in (("accuracy", False), ("accuracy_cosine", True)):
         oj, oe = rows[metric, "OJ"], rows[metric, "OE"]
         seeds = np.array([_stopped(made_up, cosine=cosine) for made_up in (1, 2)])
-        assert oj["mean"] == pytest.approx(seeds.mean())
-        assert oj["sd"] == pytest.approx(np.std(seeds.mean(0), ddof=1))
-        assert (oj["n"], oj["repeated"], oj["seeds"], oj["paper"]) == (SPLITS, "splits", 2, None)
+        assert oj.mean == pytest.approx(seeds.mean())
+        assert oj.sd == pytest.approx(np.std(seeds.mean(0), ddof=1))
+        assert (oj.n, oj.repeated, oj.seeds, oj.paper) == (SPLITS, "splits", 2, None)
         half = stats.t.ppf(0.975, 1) * seeds.mean(1).std(ddof=1) / np.sqrt(2)
-        assert oj["seeds_high"] - oj["mean"] == pytest.approx(half)
-        assert oj["mean"] - oj["seeds_low"] == pytest.approx(half)
-        assert oe["mean"] == pytest.approx(_stopped(3, cosine=cosine).mean())
-        assert oe["seeds"] == 1 and oe["seeds_low"] is None
+        assert oj.seeds_high - oj.mean == pytest.approx(half)
+        assert oj.mean - oj.seeds_low == pytest.approx(half)
+        assert oe.mean == pytest.approx(_stopped(3, cosine=cosine).mean())
+        assert oe.seeds == 1 and oe.seeds_low is None
 
 
 @pytest.mark.parametrize("correction", ["bonferroni", "none"])
@@ -112,10 +114,10 @@ def test_tests_are_those_of_scipy_times_the_comparisons(runs, correction):
         assert tests[label, "corrected-t"]["p"] == pytest.approx(p)
         p = stats.wilcoxon(difference).pvalue
         assert tests[label, "wilcoxon"]["p_corrected"] == pytest.approx(min(1, times * p))
-    shown = {row["method"]: row for row in compared.rows if row["metric"] == "accuracy"}
-    assert shown["OJ"]["p_corrected"] is shown["OJ"]["test"] is None
-    assert shown["AE"]["p_corrected"] == tests["AE", "paired-t"]["p_corrected"]
-    assert shown["AE"]["test"] == "paired-t"
+    shown = {row.method: row for row in compared.rows if row.metric == "accuracy"}
+    assert shown["OJ"].p_corrected is shown["OJ"].test is None
+    assert shown["AE"].p_corrected == tests["AE", "paired-t"]["p_corrected"]
+    assert shown["AE"].test == "paired-t"
 
 
 def test_against_chooses_what_is_tested(runs):
@@ -143,7 +145,9 @@ def test_differences_name_each_groups_value_but_no_seeds(tmp_path, runs):
     found = compare([*runs, other]).differences
     assert found["method"] == {"OJ": "OJ", "OE": "OE", "AE": "AE", "EX": "EX"}
     assert found["train.learning_rate"] == {"OJ": 0.003, "OE": 0.003, "AE": 0.003, "EX": 0.1}
-    assert set(found) == {"method", "train.learning_rate"}
+    weights = {"OJ": 10.0, "OE": "–", "AE": "–", "EX": "–"}
+    assert found["loss.discriminate_weight"] == weights, "OJ's alone, and not what it is by default"
+    assert set(found) == {"method", "train.learning_rate", "loss.discriminate_weight"}
 
 
 def test_groups_of_one_method_are_labelled_by_what_differs_or_by_folder(tmp_path):
@@ -171,7 +175,7 @@ def test_what_has_no_part_in_the_scores_makes_no_groups(tmp_path):
     aside = ["evaluation.tsne_points=0", "train.checkpoint_every_s=5", "name=x"]
     seeds = [make_run(tmp_path / "0", 1), make_run(tmp_path / "1", 2, *aside, seed=1)]
     found = compare([*seeds, make_run(tmp_path / "AE", 3, method="AE")])
-    assert [row["seeds"] for row in found.rows] == [2, 1, 2, 1]
+    assert [row.seeds for row in found.rows] == [2, 1, 2, 1]
 
 
 def test_a_folder_of_runs_stands_for_them(tmp_path, runs):
@@ -218,7 +222,7 @@ def test_a_folder_of_others_is_not_written_into(tmp_path, runs):
         assert caught.value.exit_code == 2
     with pytest.raises(RunError, match="is a file"):
         write_comparison(out / "config.json", compared)
-    assert json.loads((runs[0] / "results.json").read_text()) == {"rows": []}
+    assert json.loads((runs[0] / "results.json").read_text())["rows"] == []
 
 
 def test_curves_of_one_method_have_colours_of_their_own(tmp_path, monkeypatch):
@@ -277,7 +281,7 @@ def test_other_protocols_are_refused_by_what_differs(tmp_path, runs, setting):
 def test_batches_are_no_part_of_the_protocol(tmp_path, runs):
     other = make_run(tmp_path / "other", 5, "orbits.members_per_batch=2")
     compared = compare([runs[0], other])
-    assert compared.rows[1]["method"] == "OJ, orbits.members_per_batch=2"
+    assert compared.rows[1].method == "OJ, orbits.members_per_batch=2"
 
 
 @pytest.mark.parametrize("name", ["results.json", "metrics.jsonl"])
@@ -373,7 +377,8 @@ def make_observed_run(path, config, made_up, *, images=None):
             once = {"mean": te_EM[at, column], "sd": None, "n": 1, "repeated": "runs"}
             record[measure] = once | (sides if config.evaluation.validation else {})
         run.append("metrics.jsonl", record)
-    run.write_json("results.json", {"rows": []})
+    about = replace(Pairs.about, has_swapped_sides=bool(config.evaluation.validation))
+    run.write_json("results.json", {"rows": [], "protocol": about.to_json()})
     run.write_json("environment.json", {} if images is None else {"data": images})
     (run / "arrays.npz").touch()
     return run
@@ -398,14 +403,14 @@ def _stopped_once(made_up, column):
 
 def test_runs_of_observed_orbits_are_paired_over_seeds(observed_runs):
     compared = compare(observed_runs, correction="none")
-    rows = {(row["metric"], row["method"]): row for row in compared.rows}
+    rows = {(row.metric, row.method): row for row in compared.rows}
     assert list(rows) == [(m, g) for m in ("auc", "top1") for g in ("OJ", "OT")]
     assert "Every seed is a training of its own" in compared.about_tests
     for column, metric in enumerate(("auc", "top1")):
         oj, ot = ([_stopped_once(first + seed, column) for seed in (0, 1, 2)] for first in (0, 10))
         row = rows[metric, "OJ"]
-        assert (row["mean"], row["sd"]) == pytest.approx((np.mean(oj), np.std(oj, ddof=1)))
-        assert (row["n"], row["repeated"], row["seeds"]) == (3, "seeds", 3)
+        assert (row.mean, row.sd) == pytest.approx((np.mean(oj), np.std(oj, ddof=1)))
+        assert (row.n, row.repeated, row.seeds) == (3, "seeds", 3)
         tests = {t["test"]: t for t in compared.tests if t["metric"] == metric}
         assert set(tests) == {"paired-t", "wilcoxon"}
         t, p = stats.ttest_rel(oj, ot)
@@ -441,7 +446,7 @@ def test_without_a_validation_side_the_end_of_training_counts(tmp_path, small_fa
         make_observed_run(tmp_path / method, small_faces(method, split="session=1,2/4"), at)
         for at, method in enumerate(("OJ", "OT"))
     ]
-    found = [row["mean"] for row in compare(runs).rows if row["metric"] == "auc"]
+    found = [row.mean for row in compare(runs).rows if row.metric == "auc"]
     assert found == pytest.approx([_scores(at)[1][-1, 0] for at in (0, 1)])
 
 

@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from orbitset.experiments import affine_digits
-from orbitset.experiments.scores import mean_curve, stopped_scores
-from orbitset.experiments.study import Line, Study
-from orbitset.experiments.summary import summarise
 from scipy import stats
 
 from orbitset.config import to_dict, with_settings
 from orbitset.errors import RunError
+from orbitset.protocols import OneShot
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.study import Line, Study
+from orbitset.results.curves import mean_curve
+from orbitset.results.stopping import stopped_scores
+from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
 
 METHODS = ("OJ", "OT", "OE", "EX", "OT-STN")
@@ -56,7 +58,7 @@ def made(tmp_path_factory):
                 each.append("timing.jsonl", {"step": 10 * at, "elapsed_s": 2.0})
             rows = [{"method": "pixels", "metric": "accuracy", "mean": 0.1, "sd": 0.01, "n": 5,
                      "repeated": "draws", "seeds": 1, "paper": None, "p_corrected": None}]  # fmt: skip
-            each.write_json("results.json", {"rows": rows})
+            each.write_json("results.json", {"rows": rows, "protocol": OneShot.about.to_json()})
             for name in ("arrays.npz", "environment.json"):
                 (each / name).write_text("{}")
     return run, study, scores

@@ -72,15 +72,24 @@ def scores_of(runs: Sequence[Run], measure: str, *, is_swapped: bool = False) ->
     """Scores of one configuration's runs, a seed each: by early stopping on every split, or at the end of
     training where there are no splits or the measure has no scores on their sides."""
     protocol = about(runs[0])
-    first = runs[0].records()
-    record = first[-1].get(measure) if first else None
-    num_splits = len(record.get("va", [])) if isinstance(record, dict) else 0
     is_own = measure in protocol.measures
+    num_splits = _num_splits(runs[0], measure, is_own=is_own)
     if not num_splits and (protocol.fewest_splits < 2 or not is_own):
         return final_scores(runs, measure, is_bounded=is_own)
     return stopped_scores(
         runs, measure, num_splits, least=protocol.fewest_splits, is_swapped=is_swapped
     )
+
+
+def _num_splits(run: Run, measure: str, *, is_own: bool) -> int:
+    """How many splits a run was to be scored on: what its protocol was set to, else what its last record has."""
+    evaluation = run.config.get("evaluation")
+    asked = evaluation.get("splits") if is_own and isinstance(evaluation, dict) else None
+    if isinstance(asked, int):
+        return asked
+    records = run.records()
+    record = records[-1].get(measure) if records else None
+    return len(record.get("va", [])) if isinstance(record, dict) else 0
 
 
 def final_scores(runs: Sequence[Run], measure: str, *, is_bounded: bool = True) -> Scores:
