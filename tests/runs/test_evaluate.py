@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -7,6 +8,7 @@ from orbitset.config import with_settings
 from orbitset.errors import ConfigError, RunError
 from orbitset.protocols import Numbers
 from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.experiment import read_experiment
 from orbitset.recipes.own_images import observed_images
 from orbitset.run_folder import Run
 from orbitset.runs.evaluate import evaluate_run
@@ -94,3 +96,58 @@ def test_a_run_without_weights_is_refused_before_its_images_are_made(run, tmp_pa
     monkeypatch.setattr("orbitset.runs.load.open_images", None)
     with pytest.raises(RunError, match="no weights at .*not finished, or they were not kept"):
         evaluate_run(Run(other))
+
+
+RECALL = """
+import torch
+
+def recall(codes, labels):
+    distances = torch.cdist(codes.double(), codes.double()).fill_diagonal_(torch.inf)
+    return (labels[distances.argmin(1)] == labels).double().mean()
+"""
+
+
+@pytest.fixture
+def recall(tmp_path, monkeypatch):
+    (tmp_path / "recall_measures.py").write_text(RECALL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ORBITSET_TRUST", "recall_measures")
+    return "recall_measures:recall"
+
+
+def _means(rows, name):
+    return {row["method"]: row["mean"] for row in rows if row["metric"] == name}
+
+
+def test_a_measure_from_outside_is_taken_at_every_evaluation(run, recall, tmp_path):
+    config = replace(read_experiment(run.config), measures=(recall,))
+    other = Run(tmp_path / "run")
+    rows = _means(train(config, other)["rows"], "recall")
+    values = [record["recall"]["mean"] for record in other.records()]
+    assert len(values) == 2 and len({*values, rows["pixels"]}) == 3
+    assert rows == {"pixels": rows["pixels"], "untrained": values[0], "OJ": values[-1]}
+    assert _means(evaluate_run(other, Numbers(draws=5)), "recall") == {"OJ": values[-1]}
+    about = other.read_json("model.json")["trained"]
+    assert about["scores"]["recall"] == values[-1]
+    assert about["baselines"]["recall"] == rows["pixels"]
+    for record, plain in zip(other.records(), run.records(), strict=True):
+        assert {name: value for name, value in record.items() if name != "recall"} == plain
+
+
+def test_a_measure_from_outside_has_the_scores_of_both_sides(small_faces, recall, tmp_path):
+    config = replace(small_faces("OJ", "train.epochs=1"), measures=(recall,))
+    run = Run(tmp_path / "run")
+    train(config, run)
+    for record in run.records():
+        assert {side: len(record["recall"][side]) for side in ("va", "te")} == {"va": 1, "te": 1}
+        assert record["recall"]["te"] == [record["recall"]["mean"]]
+    assert "recall" in {row["metric"] for row in evaluate_run(run)}
+
+
+def test_a_measure_of_a_name_that_is_taken_is_refused(run, recall, tmp_path):
+    taken = tmp_path / "recall_measures.py"
+    taken.write_text(RECALL + "\naccuracy = recall\n")
+    config = read_experiment(run.config)
+    for names in (("recall_measures:accuracy",), (recall, recall)):
+        with pytest.raises(ConfigError, match="two measures are called"):
+            train(replace(config, measures=names), Run(tmp_path / "run"))

@@ -18,14 +18,16 @@ from torch import nn
 from orbitset.config import with_settings
 from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.evaluation.score import Score
-from orbitset.protocols import Pairs
+from orbitset.protocols import Numbers, Pairs
 from orbitset.protocols.encoding import encoding_with
 from orbitset.protocols.images import load_parts
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.affine_mnist import affine_mnist
+from orbitset.recipes.compose import Request, compose_config
 from orbitset.recipes.experiment import read_experiment
 from orbitset.run_folder import Run
 from orbitset.runs.demo import demo_configs
+from orbitset.runs.evaluate import evaluate_run
 from orbitset.runs.load import load_run
 from orbitset.runs.prepare import build_protocol, open_images
 from orbitset.runs.train import train
@@ -468,3 +470,54 @@ def test_private_images_are_learned_from_the_weights_of_a_model_after_a_resume(
         train(begun, run, progress=Stop())
     train(begun, run, resume=True)
     assert run.records() == Run(tmp_path / "whole").records()
+
+
+INFO_NCE = """
+import torch
+
+def info_nce(codes, batch, *, temperature: float = 0.5):
+    similarity = torch.nn.functional.normalize(codes) @ torch.nn.functional.normalize(codes).T
+    others = ~torch.eye(len(codes), dtype=torch.bool)
+    same = (batch.orbits[:, None] == batch.orbits) & others
+    logits = (similarity / temperature).masked_fill(~others, -torch.inf).log_softmax(1)
+    return -logits[same].mean()
+"""
+
+
+def test_a_loss_from_outside_is_trained_resumed_and_evaluated(tmp_path, monkeypatch):
+    (tmp_path / "infonce_losses.py").write_text(INFO_NCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ORBITSET_TRUST", "infonce_losses")
+    name = "infonce_losses:info_nce"
+
+    def asked(*settings):
+        settings = (*SMALL, "orbits.members_per_batch=2", "train.checkpoint_every_s=0", *settings)
+        return compose_config(Request(source="affine-digits", method=name, settings=settings))
+
+    config, run = asked("loss.temperature=0.2"), Run(tmp_path / "whole")
+    results = train(config, run)
+    assert {row["method"] for row in results["rows"]} == {"pixels", "untrained", name}
+    assert (run.config["method"], run.config["loss"]) == (name, {"temperature": 0.2})
+    train(asked(), Run(tmp_path / "warmer"))
+    assert run.records()[0] == Run(tmp_path / "warmer").records()[0]
+    assert run.records()[-1] != Run(tmp_path / "warmer").records()[-1]
+
+    class Stop(Silent):
+        def update(self, done, images, terms):
+            if done == 20:
+                raise KeyboardInterrupt
+
+    again = Run(tmp_path / "again")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, again, progress=Stop())
+    train(compose_config(Request(), resumed=again), again, resume=True)
+    _same_results(run.path, again.path)
+    anew = {row["metric"]: row for row in evaluate_run(run, Numbers(shots=(1,), draws=5))}
+    (trained,) = (
+        row for row in results["rows"] if (row["method"], row["metric"]) == (name, "accuracy")
+    )
+    assert anew["accuracy"] == trained
+    with pytest.raises(ConfigError, match="does not use loss.margin, which belongs to OJ"):
+        asked("loss.margin=3")
+    with pytest.raises(ConfigError, match=r"loss\.temperature is 'cold'; give a number"):
+        asked("loss.temperature=cold")

@@ -120,7 +120,12 @@ class Protocol(ABC):
 def evaluate(protocol: Protocol, encode: Encode, measures: Mapping[str, Measure]) -> Scores:
     """The protocol's scores, and those of measures from outside on the same held-out codes."""
     codes = protocol.held_out(encode)
-    scores = dict(protocol.scores(codes, encode))
+    return {**protocol.scores(codes, encode), **measured(codes, measures)}
+
+
+def measured(codes: Mapping[str, Labelled], measures: Mapping[str, Measure]) -> dict[str, Score]:
+    """The scores of measures from outside on held-out codes."""
+    scores = {}
     for name, measure in measures.items():
         values = {side: float(measure(held.codes, held.labels)) for side, held in codes.items()}
         sides = {side: [value] for side, value in values.items()} if "va" in values else {}

@@ -129,9 +129,9 @@ class OneShot(Protocol):
     orbits = "computed"
     Settings = OneShotSettings
     about = About(
-        how="One labelled image per class; a test image gets the class of its nearest neighbour in "
-        "code space. The s.d. is over draws of the labelled images with one trained model, so it does not say "
-        "how much another training would differ.",
+        how="One labelled image per class; a test image gets the class of its nearest neighbour in code "
+        "space. The s.d. is over draws of the labelled images with one trained model, so it does not say how "
+        "much another training would differ.",
         measures={
             "accuracy": "one-shot accuracy",
             "accuracy_cosine": "one-shot accuracy, cosine",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from orbitset.datasets.table import named
-from orbitset.protocols.contract import Numbers, Say
+from orbitset.protocols.contract import Numbers, Say, measured
 from orbitset.results.row import Row
 from orbitset.run_folder import Run
 from orbitset.runs.load import load_run
@@ -17,12 +17,16 @@ def _silent(message: str) -> None:
 def evaluate_run(
     run: Run, numbers: Numbers | None = None, *, device: str = "cpu", say: Say = _silent
 ) -> list[dict[str, Any]]:
-    """Rows for a trained encoder: what its protocol gives when it is evaluated anew."""
+    """Rows for a trained encoder: what its protocol gives when it is evaluated anew, and the measures
+    from outside that the run has."""
     model, images, judge = load_run(run, device=device)
     config = judge.config
     if change := data_change(config.data, images, run):
         say(f"warning: {change}; figures are of what is there now")
     if images.left_out:
         say(f"left out: {named(images.left_out)}")
-    scores = judge.protocol.evaluate_anew(judge.encoding(model), numbers or Numbers(), say)
+    encode = judge.encoding(model)
+    scores = judge.protocol.evaluate_anew(encode, numbers or Numbers(), say)
+    if judge.measures:
+        scores |= measured(judge.protocol.held_out(encode), judge.measures)
     return [Row.of(config.method, metric, score).to_json() for metric, score in scores.items()]

@@ -125,9 +125,12 @@ class Judge:
 
     def __init__(self, config: Experiment, protocol: Protocol) -> None:
         self.config, self.protocol = config, protocol
-        self.measures: dict[str, Measure] = {
-            name.partition(":")[2]: import_named(name, what="measure") for name in config.measures
-        }
+        self.measures: dict[str, Measure] = {}
+        for spec in config.measures:
+            name = spec.partition(":")[2]
+            if name in (*protocol.about.measures, *self.measures):
+                raise ConfigError(f"two measures are called {name}; rename the function of {spec}")
+            self.measures[name] = import_named(spec, what="measure")
 
     def encoding(self, model: nn.Module) -> Encode:
         return encoding_with(model, precision=self.config.train.precision)
