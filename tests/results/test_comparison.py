@@ -116,8 +116,8 @@ def test_tests_are_those_of_scipy_times_the_comparisons(runs, correction):
         assert tests[label, "wilcoxon"]["p_corrected"] == pytest.approx(min(1, times * p))
     shown = {row.method: row for row in compared.rows if row.metric == "accuracy"}
     assert shown["OJ"].p_corrected is shown["OJ"].test is None
-    assert shown["AE"].p_corrected == tests["AE", "paired-t"]["p_corrected"]
-    assert shown["AE"].test == "paired-t"
+    assert shown["AE"].p_corrected == tests["AE", "corrected-t"]["p_corrected"]
+    assert shown["AE"].test == "corrected-t"
 
 
 def test_against_chooses_what_is_tested(runs):

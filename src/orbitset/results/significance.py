@@ -5,6 +5,7 @@ that beside the paper's paired t-test stand the Nadeau-Bengio correction, Wilcox
 seeds. Where there is one split, seeds are the repeats.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, get_args
@@ -21,11 +22,50 @@ from orbitset.evaluation.statistics import (
 from orbitset.results.row import Row
 from orbitset.results.stopping import Scores
 
+_SMALLEST_P = 1e-6
+_TEST_NAMES = {
+    "corrected-t": "corrected resampled t-test (Nadeau and Bengio)",
+    "paired-t": "paired t-test",
+    "wilcoxon": "Wilcoxon signed-rank test",
+}
+
+
+def format_p(p: float | None) -> str:
+    """
+    >>> format_p(0.000123), format_p(2e-9), format_p(None)
+    ('0.00012', '< 1e-6', '')
+    """
+    if p is None or math.isnan(p):
+        return ""
+    return "< 1e-6" if p < _SMALLEST_P else f"{p:.2g}"
+
+
+def name_test(test: str | None) -> str:
+    """The usual name of a test.
+
+    >>> name_test("paired-t")
+    'paired t-test'
+    """
+    return _TEST_NAMES.get(test or "", test or "")
+
+
+def name_correction(correction: str | None) -> str:
+    """
+    >>> name_correction("bonferroni x 3"), name_correction("none")
+    ('Bonferroni-corrected for 3 comparisons', 'not corrected')
+    """
+    how, _, count = (correction or "none").partition(" x ")
+    if how == "none":
+        return "not corrected"
+    comparisons = f"{count} comparison{'s' if count != '1' else ''}"
+    return f"{how.capitalize()}-corrected for {comparisons}"
+
 
 def score_row(
     label: str, measure: str, scores: Scores, tests: Sequence[Mapping[str, Any]] = ()
 ) -> Row:
-    """A line of the table: mean and s.d. over repeats, interval over seeds, the paper's test against it."""
+    """A line of the table: mean and s.d. over repeats, interval over seeds, and the test against it that
+    respects overlapping splits, if these were what was repeated."""
     repeats = scores.repeats
     row = Row(
         method=label,
@@ -40,15 +80,11 @@ def score_row(
     if len(scores.by_seed) > 1:
         interval = mean_interval(scores.by_seed)
         row = replace(row, seeds_low=interval.low, seeds_high=interval.high)
-    for test in tests:
-        if (test["against"], test["test"]) == (label, "paired-t"):
-            row = replace(
-                row,
-                p_corrected=test["p_corrected"],
-                test=test["test"],
-                correction=test["correction"],
-            )
-    return row
+    own = {test["test"]: test for test in tests if test["against"] == label}
+    shown = own.get("corrected-t", own.get("paired-t"))
+    if shown is None:
+        return row
+    return replace(row, **{name: shown[name] for name in ("p_corrected", "test", "correction")})
 
 
 def paired_tests(

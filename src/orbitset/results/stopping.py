@@ -82,7 +82,7 @@ def scores_of(runs: Sequence[Run], measure: str, *, is_swapped: bool = False) ->
 
 
 def _num_splits(run: Run, measure: str, *, is_own: bool) -> int:
-    """How many splits a run was to be scored on: what its protocol was set to, else what its last record has."""
+    """How many splits a run was to be scored on: as its protocol was set, or else as its last record has."""
     evaluation = run.config.get("evaluation")
     asked = evaluation.get("splits") if is_own and isinstance(evaluation, dict) else None
     if isinstance(asked, int):
