@@ -43,7 +43,8 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     Parameters
     ----------
     method : OJ, OT, OE, EX or AE, or a loss of your own: a function (codes, batch) or (codes, batch,
-        rectified) that gives a number, a class of modules called so, or the name `package.module:loss` of one.
+        rectified) that gives a number, a class of modules called so, or the name `package.module:loss`
+        of one.
     code_size : numbers in a code.
     channels : width of each block of the network; the image is halved after each.
     epochs : passes over all images.

@@ -54,7 +54,7 @@ def test_train_prints_one_json_object_and_writes_the_run_folder(orbitset, tmp_pa
     assert all(keys <= set(row) for row in rows)
     names = {path.name for path in out.iterdir()}
     files = {"config.json", "environment.json", "metrics.jsonl", "results.json", "arrays.npz"}
-    assert files | {"model.safetensors", "checkpoint", "figures", "report.html"} <= names
+    assert files | {"model.safetensors", "figures", "report.html"} <= names
     assert "images/s" in done.stderr
 
 

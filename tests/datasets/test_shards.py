@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from orbitset.recipes.own_images import observed_images
 from PIL import Image
 
 from orbitset.datasets import shards
@@ -21,6 +20,7 @@ from orbitset.datasets.pictures import Wanted, decoded
 from orbitset.datasets.shards import expand, file_at, is_tar, open_at, read_shards, scan_shards
 from orbitset.datasets.stream import ImageStream
 from orbitset.errors import ConfigError, DataError
+from orbitset.recipes.own_images import observed_images
 
 
 def picture(seed=0, size=(8, 6)):
