@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from orbitset.experiments import affine_digits, affine_mnist, train
 
 from orbitset.config import with_settings
 from orbitset.datasets.heads import render_heads
@@ -14,7 +13,10 @@ from orbitset.evaluation import Labelled, Same, retrieve, verify
 from orbitset.losses import LossConfig, build_loss, distance_matrix, mine, triplet_loss
 from orbitset.losses.triplet import mined_terms
 from orbitset.orbits import AffineOrbits, ObservedOrbits, OrbitBatches
+from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.affine_mnist import affine_mnist
 from orbitset.run_folder import Run
+from orbitset.runs.train import train
 from orbitset.training import fit
 from orbitset.training.progress import Silent
 

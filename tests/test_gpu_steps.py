@@ -5,7 +5,6 @@ import warnings
 import pytest
 import torch
 from fused_passes import relative_error
-from orbitset.experiments import affine_digits, train
 
 from orbitset.config import with_settings
 from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
@@ -18,7 +17,9 @@ from orbitset.losses import (
 )
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.orbits.photometric import PhotometricRanges
+from orbitset.recipes.affine_images import affine_digits
 from orbitset.run_folder import Run
+from orbitset.runs.train import train
 from orbitset.training import fit
 from orbitset.training.monitors import Monitor
 from orbitset.training.optimizer import adam

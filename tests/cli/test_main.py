@@ -274,7 +274,11 @@ def test_odd_values_are_refused_without_a_traceback(orbitset, fails, finished, t
 def test_ten_images_are_enough(orbitset, fails, tmp_path):
     np.save(tmp_path / "ten.npy", np.zeros((10, 14, 14), np.uint8))
     path, out = tmp_path / "ten.npy", ["--out", tmp_path / "run"]
-    fails(orbitset("train", path, *out, *SETTINGS), 2, "no setting 'evaluation.draws'")
+    fails(
+        orbitset("train", path, *out, *SETTINGS),
+        2,
+        "finding does not use evaluation.draws, which belongs to one-shot",
+    )
     settings = [part for setting in SMALL[:-2] for part in ("--set", setting)]
     done = orbitset("train", path, *out, *settings)
     assert done.returncode == 0, done.stderr
