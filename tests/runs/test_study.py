@@ -246,6 +246,20 @@ def test_damage_is_named_and_nothing_is_overwritten(copied, damage, word):
     assert {k: v for k, v in _contents(copied).items() if k not in changed} == before
 
 
+def test_a_study_goes_on_with_lines_that_it_had_not(copied):
+    study = stored_study(copied)
+    config = with_settings(study.lines[0].config, ["loss.margin=5"])
+    new = Line(label="OJ, wide", role="variant", config=config)
+    longer = replace(study, lines=(*study.lines[:-2], new, *study.lines[-2:]))
+    before = (copied / "OT/seed-0/results.json").stat().st_mtime_ns
+    run_study(longer, copied, resume=True)
+    assert stored_study(copied) == longer
+    assert [Run(copied / f"OJ-wide/seed-{seed}").is_finished for seed in (0, 1)] == [True, True]
+    assert (copied / "OT/seed-0/results.json").stat().st_mtime_ns == before
+    with pytest.raises(ConfigError, match="OJ, wide left out"):
+        run_study(study, copied, resume=True)
+
+
 def test_a_run_in_the_place_of_another_is_refused(copied):
     shutil.rmtree(copied / "OE/seed-0")
     shutil.copytree(copied / "OJ/seed-0", copied / "OE/seed-0")

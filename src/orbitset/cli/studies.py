@@ -124,7 +124,7 @@ def begun(name: str, run: "Run") -> "Study":
     """The study in a folder, to be gone on with as it was started."""
     from orbitset.errors import ConfigError, DataError, RunError
     from orbitset.recipes.reproduce import Asked, study_of
-    from orbitset.recipes.study import changed
+    from orbitset.recipes.study import changed, extends
     from orbitset.results.stored import stored_study
 
     study = stored_study(run)
@@ -137,6 +137,8 @@ def begun(name: str, run: "Run") -> "Study":
         # to say what changed it may need options, or data, that were not given again
         with contextlib.suppress(ConfigError, DataError):
             now = study_of(name, Asked())
+            if extends(now, study):
+                return now
             if now.describe() != study.describe():
                 say(
                     "goes on with the settings it was started with; a new one would have others: "

@@ -29,6 +29,7 @@ _SEMIHARD = ("loss.mining=semihard-else-farthest", "loss.margin_fraction=0.05")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "OJ, as printed": (*_EQUAL, *_SEMIHARD, "encoder.unpooling=switches"),
     "OJ, semi-hard": ("loss.discriminate_weight=0.003", *_SEMIHARD),
+    "OJ, semi-hard, equal weights": (*_EQUAL, *_SEMIHARD),
     "OJ, equal weights": _EQUAL,
     "OJ, own dimension": (*_EQUAL, "loss.scale=own-dimension"),
 }

@@ -150,6 +150,17 @@ def read_study(config: Mapping[str, Any]) -> Study:
     )
 
 
+def extends(new: Study, old: Study) -> bool:
+    """Whether the new study has all runs of the old one, in its order, and perhaps more lines."""
+    common = [line for line in new.lines if line in old.lines]
+    is_alike = (new.name, new.seeds, new.cut_down) == (old.name, old.seeds, old.cut_down)
+    return (
+        is_alike
+        and common == list(old.lines)
+        and all(new.config_of(*run) == old.config_of(*run) for run in old.runs())
+    )
+
+
 def changed(old: Study, new: Study) -> str:
     """What differs, in words."""
     parts = [

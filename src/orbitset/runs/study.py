@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from orbitset.errors import ConfigError, RunError
 from orbitset.recipes.experiment import Experiment
-from orbitset.recipes.study import Line, Study, changed
+from orbitset.recipes.study import Line, Study, changed, extends
 from orbitset.results.stored import check_run, stored_study
 from orbitset.run_folder import Run
 from orbitset.runs.overall import Overall
@@ -34,7 +34,7 @@ def run_study(
             f"{run.path} holds a {run.kind}, not a study; choose another folder with --out",
             is_usage=True,
         )
-    elif stored_study(run).describe() != description:
+    elif not extends(study, stored_study(run)):
         raise ConfigError(
             f"{run.path} was started with other settings ({changed(stored_study(run), study)})",
             hint="resume with the settings it was started with, or choose another folder with --out",
@@ -44,6 +44,8 @@ def run_study(
             for path in run.config["runs"] if run.exists else []:
                 Run(run / path).remove()  # before anything is new, lest a kill leave old beside new
             run.create(description, overwrite=overwrite, kind="study")
+        elif run.config != description:
+            run.write_json("config.json", description)  # with the lines that it had not
         run.note_environment(device=device, seed=study.seeds[0])
         progress = progress or Silent()
         trainings = _Trainings(study, run, progress)
