@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint types bench bench-large docs clean
+.PHONY: demo test test-slow mutants lint types bench bench-large docs clean
 
 demo: $(VENV)/.core
 	$(BIN)/orbitset demo --overwrite
@@ -14,6 +14,11 @@ test: lint types
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+mutants: $(VENV)/.dev
+	for package in losses evaluation orbits encoders; do \
+		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/mutants.py $$package --out runs/mutants-$$package.json || exit; \
+	done
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbitset.evaluation.exclusion import Same, check_factors, number_factors
+from orbitset.evaluation.exclusion import Near, Same, check_factors, number_factors
 
 VALUES = st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=8)
 RULES = [
@@ -21,6 +21,13 @@ RULES = [
 
 def _factors(rows):
     return {name: torch.tensor([row[i] for row in rows]) for i, name in enumerate("abc")}
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 5))
+def test_images_exactly_so_far_apart_are_not_near(frames, within):
+    factors = {"frame": torch.tensor(frames)}
+    expected = [[abs(one - other) < within for other in frames] for one in frames]
+    assert Near("frame", within).holds(factors, factors).tolist() == expected
 
 
 @pytest.mark.parametrize(("rule", "by_hand"), RULES, ids=[repr(rule) for rule, _ in RULES])
@@ -46,6 +53,8 @@ def test_rules_name_their_factors_and_can_be_read():
     rule = Same("person") & ~Same("view")
     assert rule.names() == {"person", "view"}
     assert repr(rule) == "(Same('person') & ~Same('view'))"
+    assert Near("frame", 8).names() == {"frame"}
+    assert repr(Near("frame", 8)) == "Near('frame', 8)"
 
 
 def test_values_are_numbered_as_they_come():

@@ -153,6 +153,19 @@ def test_codes_are_left_as_they_are():
     assert torch.equal(codes.codes, before)
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_neighbours_that_float32_would_confuse_are_compared_exactly(k, monkeypatch):
+    """Codes far from the centre: rounding moves their float32 distances by more than they differ."""
+    monkeypatch.setattr(retrieval, "_MOST_CANDIDATES", 2**20)  # never all in float64
+    codes, _ = _codes(60, 5)
+    codes.codes[:30, 0] += 1000
+    rough = torch.cdist(codes.codes.float(), codes.codes.float())
+    wrong = rough.fill_diagonal_(torch.inf).topk(k, largest=False).indices
+    wanted = torch.tensor([row[0] for row in _by_loop(codes, lambda q, g: False, k)])
+    assert not torch.equal(wrong, wanted)
+    assert torch.equal(retrieve(codes, k=k).nearest_QK, wanted)
+
+
 @pytest.mark.parametrize("row", [0, 100])
 def test_an_outlier_anywhere_spoils_no_other_querys_answer(row):
     codes, _ = _codes(200, 3, dim=8)

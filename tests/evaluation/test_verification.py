@@ -158,6 +158,19 @@ def test_memory_and_order_change_nothing(num, seed, kind):
             assert a.threshold == pytest.approx(b.threshold, rel=1e-12)
 
 
+@pytest.mark.parametrize("far", [0.29, 0.57, np.nextafter(0.34, 0), np.nextafter(0.67, 0)])
+def test_a_rate_is_reached_though_its_product_with_the_pairs_is_rounded(far):
+    """0.29 * 100 is less than 29 in floats, and 29 / 100 is still not more than 0.29."""
+    codes = torch.cat((torch.arange(10.0), torch.arange(10.0) * 100 + 50)).double()[:, None]
+    labels = torch.arange(20) // 10
+    _, different, _ = _by_loop(Labelled(codes, labels))
+    assert len(np.unique(different)) == len(different) == 100
+    most = max(count for count in range(101) if count / 100 <= far)
+    [point] = verify(Labelled(codes, labels), fars=[far]).points
+    assert point.far == most / 100
+    assert (different <= point.threshold).sum() == most
+
+
 @pytest.mark.parametrize("mostly_same", [False, True])
 def test_either_kind_can_be_the_rarer(mostly_same):
     codes, _ = _codes(40, 3, "copied", classes=20)

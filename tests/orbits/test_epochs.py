@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,24 @@ def test_equal_stretches_share_all_members_and_differ_by_one(members, per_batch)
     if 1 < per_batch <= members:
         assert min(widths) >= 2
         assert all(width < 2 * per_batch for width in widths)
+
+
+@pytest.mark.parametrize(
+    ("members", "per_batch", "widths"),
+    [
+        (7, 4, [3, 4]),
+        (9, 5, [4, 5]),
+        (11, 4, [3, 4, 4]),
+        (5, 4, [5]),
+        (33, 4, [4, 4, 4, 4, 4, 4, 4, 5]),
+        (3, 2, [3]),
+        (3, 1, [1, 1, 1]),
+        (1, 3, [1]),
+    ],
+)
+def test_equal_stretches_are_as_near_to_what_was_asked_for_as_can_be(members, per_batch, widths):
+    passes = EqualPasses(2, members, per_batch)
+    assert [passes.width(number) for number in range(passes.count)] == widths
 
 
 @given(sizes, st.integers(1, 8), st.integers(1, 5), st.integers(0, 3))
