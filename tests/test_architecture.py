@@ -16,12 +16,13 @@ DATA = "datasets"
 CUDA, SEAM = "kernels", "kernels"
 """The folder of CUDA code, and the only part through which others may reach it"""
 
-FOUNDATION = {"errors", "seeds", "files", "config", "precision", "outside"}
+FOUNDATION = {"errors", "seeds", "files", "config", "precision", "outside", "pages"}
 """Modules that every part may import"""
 ARROWS = {
     "errors": set(),
     "seeds": set(),
     "files": set(),
+    "pages": set(),
     "config": {"errors"},
     "precision": {"errors"},
     "outside": {"errors"},
