@@ -1,8 +1,11 @@
 """What many tests share. Nothing is loaded here that loads torch, which must see the setting below."""
 
 import gc
+import io
 import itertools
 import os
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
@@ -22,6 +25,44 @@ def pytest_runtest_setup(item):
 
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
+
+
+@pytest.fixture(scope="session")
+def orbitset():
+    """Calls the command line in this process, which has torch loaded; gives what a process would give."""
+    import subprocess
+
+    from orbitset.cli.main import main
+
+    def call(*arguments, **environment):
+        command = ["orbitset", *map(str, arguments)]
+        printed, said = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+            patch.setattr(sys, "argv", command)
+            for name, value in {"COLUMNS": "80", **environment}.items():
+                patch.setenv(name, value)
+            with redirect_stdout(printed), redirect_stderr(said):
+                main()
+        return subprocess.CompletedProcess(
+            command, ended.value.code, printed.getvalue(), said.getvalue()
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def fails():
+    """One sentence on stderr, nothing on stdout, the exit code asked for."""
+
+    def check(done, code, *texts):
+        assert done.returncode == code, done.stderr
+        assert done.stdout == ""
+        assert "Traceback" not in done.stderr
+        assert done.stderr.startswith("error: ")
+        for text in texts:
+            assert text in done.stderr
+
+    return check
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from orbitset.recipes.study import (
     named_methods,
     read_study,
     what_is_cut,
+    with_changes,
 )
 
 
@@ -128,3 +129,28 @@ def test_a_number_of_seeds_is_checked(seeds):
         check_seeds(seeds)
     check_seeds(1)
     check_seeds(1000)
+
+
+def test_a_setting_is_changed_in_the_lines_that_use_it():
+    study = Study(name="x", lines=(line("OJ"), line("OE", "OE")), seeds=(0,), cut_down="short")
+    changed = with_changes(study, ["loss.mining=all", "encoder.code_size=8"], ["my:purity"])
+    joint, encode = (line.config for line in changed.lines)
+    assert joint.loss.mining == "all" and not hasattr(encode.loss, "mining")
+    assert joint.encoder.code_size == encode.encoder.code_size == 8
+    assert joint.measures == encode.measures == ("my:purity",)
+    assert changed.cut_down == "short; changed: loss.mining=all, encoder.code_size=8"
+    assert with_changes(study, []) == study
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train.epochs=3", "train.epochs cannot be set for a study, .*--epochs or --images"),
+        ("loss.reductoin=sum", "there is no setting .*did you mean loss.reduction?"),
+        ("loss.margin=1", "[AO]E does not use loss.margin, which belongs to OJ, OT and ST"),
+    ],
+)
+def test_a_setting_that_no_line_uses_is_refused(setting, words):
+    study = Study(name="x", lines=(line("AE", "AE"), line("OE", "OE")), seeds=(0,))
+    with pytest.raises(ConfigError, match=words):
+        with_changes(study, [setting])

@@ -79,6 +79,12 @@ MeasureOption = Annotated[
         help="A further measure at every evaluation: a function of held-out codes and their labels.",
     ),
 ]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Change any setting, for example loss.margin=0.3."
+    ),
+]
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from orbitset.cli.options import (
     Quiet,
     Resume,
     Seed,
+    SettingsOption,
     check_flags,
     find_device,
     interruptible,
@@ -126,10 +127,7 @@ def train(
         ),
     ] = None,
     seed: Seed = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting, e.g. loss.margin=0.3."),
-    ] = None,
+    settings: SettingsOption = None,
     config_file: Annotated[
         Path | None, typer.Option("--config", help="The config.json of an earlier run.")
     ] = None,

@@ -11,12 +11,14 @@ from orbitset.cli.options import (
     Device,
     Jobs,
     Json,
+    MeasureOption,
     MethodsOption,
     OnProblemOption,
     Out,
     Overwrite,
     Quiet,
     Resume,
+    SettingsOption,
     check_flags,
     find_device,
     interruptible,
@@ -52,6 +54,8 @@ def reproduce(
     extras: Annotated[
         bool | None, typer.Option(help="Other readings of OJ, and accuracy against its weights.")
     ] = None,
+    settings: SettingsOption = None,
+    measures: MeasureOption = None,
     root: Annotated[
         Path | None,
         typer.Option(
@@ -77,6 +81,7 @@ def reproduce(
     """
     from orbitset.errors import check_choice
     from orbitset.recipes.reproduce import EXPERIMENTS, Asked, study_of
+    from orbitset.recipes.study import with_changes
     from orbitset.report import write_report
     from orbitset.results.summary import summarise
     from orbitset.run_folder import Run
@@ -98,8 +103,10 @@ def reproduce(
         crops=None if crops is None else str(crops.resolve()),
         on_problem=on_problem,
     )
-    is_stored = resume and run.exists and not asked.given
-    study = begun(name, run) if is_stored else study_of(name, asked)
+    if resume and run.exists and not (asked.given or settings or measures):
+        study = begun(name, run)
+    else:
+        study = with_changes(study_of(name, asked), settings or (), measures or ())
     with interruptible(run):
         run_study(
             study,

@@ -7,7 +7,7 @@ Shapes: N orbits, M members per orbit, B images asked for, C x S x S canvas, Q p
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ Mode = Literal["fixed", "fresh"]
 class OrbitConfig:
     """Which orbits are made from the images, and how they are batched."""
 
+    kind: ClassVar[Literal["computed", "observed"]] = "computed"
     mode: Mode = "fixed"
     members: int = 33
     """Members per orbit, the canonical one included; an epoch shows each once."""

@@ -7,7 +7,7 @@ Shapes: N images, O orbits, B images asked for.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ _SHARE_OF_DEVICE = 0.5
 class ObservedConfig:
     """Which images are one orbit, and how orbits are batched."""
 
+    kind: ClassVar[Literal["computed", "observed"]] = "observed"
     orbit: tuple[str, ...]
     """Factors that all members of an orbit share"""
     canonical: str | None = None

@@ -26,7 +26,6 @@ from orbitset.recipes.experiment import Experiment, read_experiment, with_method
 from orbitset.recipes.length import evaluated_often
 from orbitset.recipes.methods import parse_method
 from orbitset.recipes.own_images import described_orbits, observed_images, observed_videos
-from orbitset.recipes.unused import belonging
 from orbitset.run_folder import Run
 
 RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
@@ -100,8 +99,7 @@ def compose_config(
         config = replace(config, measures=request.measures)
     if request.init is not None:
         config = _beginning_with(config, request.init)
-    is_observed = isinstance(config.orbits, ObservedConfig)
-    with belonging(method=config.method, protocol=config.protocol, is_observed=is_observed):
+    with config.belonging():
         return _with_numbers(config, request, most_orbits)
 
 

@@ -1,6 +1,7 @@
 """One training, described whole: what config.json holds."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,15 @@ class Experiment:
         """How its orbits are observed."""
         assert isinstance(self.orbits, ObservedConfig)
         return self.orbits
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether its orbits are observed."""
+        return self.orbits.kind == "observed"
+
+    def belonging(self) -> AbstractContextManager[None]:
+        """Within it, an error about an unknown setting says which method or protocol has that setting."""
+        return belonging(method=self.method, protocol=self.protocol, is_observed=self.is_observed)
 
     @property
     def has_transformer(self) -> bool:

@@ -6,15 +6,23 @@ the data is split in several ways, a method has a line for each: `OJ/12-3-4/seed
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from orbitset.config import differences, to_dict
+from orbitset.config import UnknownSetting, differences, to_dict, with_settings
 from orbitset.errors import ConfigError
 from orbitset.files import file_name
 from orbitset.recipes.experiment import Experiment, read_experiment
-from orbitset.recipes.methods import parse_method
+from orbitset.recipes.methods import is_outside, parse_method
 
 _MOST_SEEDS = 1000
+_DECIDED = {
+    "method": "choose methods with --methods",
+    "seed": "choose the number of seeds with --seeds",
+    "train.epochs": "set the length with --epochs or --images",
+    "evaluation.test_images": "use --test-images",
+}
+"""Settings that every line of a study has of its own, and the options that change them"""
 Role = Literal["method", "variant", "point", "curve"]
 _IN_TABLE = ("method", "variant")
 
@@ -176,6 +184,50 @@ def changed(old: Study, new: Study) -> str:
             changes = differences(before[label], after[label])
             parts += [f"{label} {'; '.join(changes)}"] if changes else []
     return ", ".join(parts) or "the order of its lines"
+
+
+def with_changes(study: Study, settings: Sequence[str], measures: Sequence[str] = ()) -> Study:
+    """The same study with settings changed in every line that uses them, and with further measures.
+
+    Changes to methods of the package are named where the study says what makes it another one.
+    """
+    lines = [
+        replace(line, config=replace(line.config, measures=(*line.config.measures, *measures)))
+        for line in study.lines
+    ]
+    marked = []
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if name in _DECIDED:
+            raise ConfigError(
+                f"{name} cannot be set for a study, which decides it", hint=_DECIDED[name]
+            )
+        new_lines = _with_setting(lines, setting)
+        pairs = zip(lines, new_lines, strict=True)
+        if any(old != new and not is_outside(old.label) for old, new in pairs):
+            marked.append(setting)
+        lines = new_lines
+    mark = f"changed: {', '.join(marked)}" if marked else None
+    cut_down = "; ".join(filter(None, [study.cut_down, mark])) or None
+    return replace(study, lines=tuple(lines), cut_down=cut_down)
+
+
+def _with_setting(lines: Sequence[Line], setting: str) -> list[Line]:
+    """The lines, changed where they have that setting; an error if none has it."""
+    new_lines: list[Line] = []
+    errors: list[tuple[float, UnknownSetting, Line]] = []
+    for line in lines:
+        try:
+            new_lines.append(replace(line, config=with_settings(line.config, [setting])))
+        except UnknownSetting as error:
+            new_lines.append(line)
+            likeness = SequenceMatcher(None, error.name, error.hint or "").ratio()
+            errors.append((likeness, error, line))
+    if len(errors) == len(lines):
+        _, nearest, line = max(errors, key=lambda entry: entry[0])
+        with line.config.belonging():
+            raise nearest
+    return new_lines
 
 
 def named_methods(names: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:

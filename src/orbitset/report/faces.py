@@ -10,6 +10,7 @@ from orbitset.report import figures, parts
 from orbitset.report.study import (
     heading,
     maps,
+    own_measures,
     score_table,
     section,
     seeds_table,
@@ -53,12 +54,11 @@ _FOLLOW = (
 _FLAWLESS = "OJ makes no mistake among them. "
 
 
-def is_observed(run: Run) -> bool:
-    """Whether a run, or the study's runs, are on observed orbits."""
+def is_of_pairs(run: Run) -> bool:
+    """Whether a run, or the study's runs, are judged by pairs of observed images."""
     lines = run.config.get("lines")
     config = lines[0]["config"] if lines else run.config
-    orbits = config.get("orbits")
-    return isinstance(orbits, dict) and "orbit" in orbits
+    return config.get("protocol") == "pairs"
 
 
 def faces_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> str:
@@ -94,7 +94,7 @@ def faces_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> st
     shown = [
         top,
         _measures(results, config),
-        _curves(shown_in, curves, results),
+        _curves(shown_in, curves, results, own_measures(config)),
         maps(shown_in, found, config["orbits"]["label"]),
         _pictures(shown_in, found),
         *ending,
@@ -115,7 +115,11 @@ def _single_heading(run: Run, mark: str | None) -> str:
 def _own_curve(run: Run) -> list[dict[str, Any]]:
     return [
         {"epoch": record["epoch"]}
-        | {name: {"mean": record[name]["mean"], "sd": 0.0} for name in MEASURES}
+        | {
+            name: {"mean": value["mean"], "sd": 0.0}
+            for name, value in record.items()
+            if isinstance(value, dict) and "mean" in value
+        }
         for record in run.records()
     ]
 
@@ -148,7 +152,7 @@ def _measures(results: dict[str, Any], config: Mapping[str, Any]) -> str:
             + seeds_table(seeds)
         )
         name = html.escape(metric_name(metric))
-        if metric in MEASURES:
+        if metric in (*MEASURES, *own_measures(config)):
             shown.append(f"<h2>{name[0].upper() + name[1:]}</h2>{tables}")
         else:
             shown.append(f"<details><summary>{name}</summary>{tables}</details>")
@@ -159,9 +163,10 @@ def _curves(
     shown_in: parts.Figures,
     curves: Mapping[str, list[dict[str, Any]]],
     results: dict[str, Any],
+    own: Sequence[str],
 ) -> str:
     shown = []
-    for measure in MEASURES:
+    for measure in [*MEASURES, *own]:
         pixels = [
             row["mean"]
             for row in results["rows"]

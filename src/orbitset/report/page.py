@@ -7,8 +7,8 @@ from typing import Any
 from orbitset.errors import RunError
 from orbitset.files import write_atomically
 from orbitset.report import figures, parts
-from orbitset.report.faces import faces_page, is_observed
-from orbitset.report.study import study_page
+from orbitset.report.faces import faces_page, is_of_pairs
+from orbitset.report.study import own_measures, study_page
 from orbitset.report.tables import (
     format_interval,
     format_repeats,
@@ -30,14 +30,14 @@ def write_report(run: Run, results: dict[str, Any] | None = None) -> Path:
     found = run.read_json("results.json") if results is None else results
     try:
         figures_of = parts.Figures(_mark(found))
-        if is_observed(run):
+        if is_of_pairs(run):
             text = faces_page(run, found, figures_of)
         elif run.kind == "study":
             text = study_page(run, found, figures_of)
         else:
             inside = run.config.get("runs")
             runs = [Run(run / name) for name in inside] if inside else [run]
-            text = _page(run, runs, found["rows"], figures_of)
+            text = _page(run, runs, found, figures_of)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise RunError(f"{run.path} is damaged: {error!r}") from error
     if results is not None:
@@ -55,25 +55,19 @@ def _mark(results: dict[str, Any]) -> str | None:
     return "; ".join(filter(None, marks)) or None
 
 
-def _page(run: Run, runs: list[Run], rows: list[dict[str, Any]], shown_in: parts.Figures) -> str:
+def _page(run: Run, runs: list[Run], results: dict[str, Any], shown_in: parts.Figures) -> str:
     title = f"orbitset · {run.config['name']}"
-    shown = [_heading(run, runs), _results(rows)]
-    for measure in ("accuracy", "top1"):
-        if any(record.get(measure) for record in runs[0].records()):
-            shown.append(_curves(shown_in, runs, rows, measure))
-    for each in runs:
-        shown.append(_images(shown_in, each))
-    shown.append(_strips(shown_in, runs[0]))
-    shown.append(_geometry(shown_in, runs))
-    shown.append(_settings(runs))
-    return parts.frame(title, shown)
+    sections = [_heading(run, runs), _results(results), _curves(shown_in, runs, results)]
+    sections += [_images(shown_in, each) for each in runs]
+    sections += [_strips(shown_in, runs[0]), _geometry(shown_in, runs), _settings(runs)]
+    return parts.frame(title, sections)
 
 
 def _heading(run: Run, runs: list[Run]) -> str:
     config, environment = runs[0].config, runs[0].read_json("environment.json")
     methods = ", ".join(each.config["method"] for each in runs)
     notes = [run.config.get("note"), runs[0].config.get("cut_down")]
-    if config["evaluation"]["on"] == "validation":
+    if config["evaluation"].get("on") == "validation":
         notes.append("Scored on validation images; the test images were left out.")
     return (
         f"<h1>{html.escape(run.config['name'])}: {html.escape(methods)}</h1>"
@@ -84,7 +78,8 @@ def _heading(run: Run, runs: list[Run]) -> str:
     )
 
 
-def _results(rows: list[dict[str, Any]]) -> str:
+def _results(results: dict[str, Any]) -> str:
+    rows = results["rows"]
     with_paper = any(row["paper"] is not None for row in rows)
     cells = [
         [
@@ -98,40 +93,41 @@ def _results(rows: list[dict[str, Any]]) -> str:
         for row in ordered(rows)
     ]
     head = ["method", "metric", "mean ± s.d.", "2.5 – 97.5 %", "repeated"]
-    how = (
-        "These images have no labels: each of those that were not trained on is to be found, among all of "
-        "them, by a changed one of it."
-        if any(row["metric"] == "top1" for row in rows)
-        else "One labelled image per class, nearest neighbour in code space. The s.d. is over draws of the "
-        "labelled images with one trained model, so it does not say how much another training would differ."
-    )
+    how = html.escape(results["protocol"]["how"])
     return f"<h2>Results</h2><p>{how}</p>" + parts.table(
         [*head, *(["paper"] if with_paper else [])], cells
     )
 
 
-def _curves(
-    shown_in: parts.Figures, runs: list[Run], rows: list[dict[str, Any]], measure: str
-) -> str:
-    pixels = [r for r in rows if r["method"] == "pixels" and r["metric"] == measure]
+def _curves(shown_in: parts.Figures, runs: list[Run], results: dict[str, Any]) -> str:
+    """A figure for each measure that the protocol wants to be drawn, and for the user's own."""
+    own = own_measures(runs[0].config)
     curves = [(each.config["method"], each.records()) for each in runs]
-    name = metric_name(measure)
-    figure = figures.accuracy_curves(curves, pixels[0]["mean"] if pixels else None, measure, name)
-    shown = shown_in.show(measure, figure, f"{name[0].upper()}{name[1:]} during training.")
-    band = " The band is one s.d. over draws." if measure == "accuracy" else ""
+    cards = []
+    for measure in [*results["protocol"]["curves"], *own]:
+        pixels = [
+            row["mean"]
+            for row in results["rows"]
+            if (row["method"], row["metric"]) == ("pixels", measure)
+        ]
+        name = metric_name(measure)
+        drawn = figures.accuracy_curves(curves, pixels[0] if pixels else None, measure, name)
+        caption = f"{name[0].upper()}{name[1:]} during training."
+        if any(record[measure]["sd"] for _, records in curves for record in records):
+            caption += " The band is one s.d. over draws."
+        cards.append(parts.card(shown_in.show(measure, drawn, caption)))
     return (
-        "<h2>Accuracy against epochs</h2><p>An epoch shows every member of every orbit once."
-        f'{band}</p><div class="card">{shown}</div>'
+        "<h2>Accuracy against epochs</h2><p>An epoch shows every member of every orbit once.</p>"
+        + "".join(cards)
     )
 
 
 def _images(shown_in: parts.Figures, each: Run) -> str:
     method = each.config["method"]
-    if method not in ("OJ", "OE", "AE"):
+    arrays = parts.arrays(each)
+    if method not in ("OJ", "OE", "AE") or "rectified" not in arrays:
         return ""
-    figure = figures.rectification_grid(
-        parts.arrays(each), "decoded" if method == "AE" else "rectified"
-    )
+    figure = figures.rectification_grid(arrays, "decoded" if method == "AE" else "rectified")
     what = (
         "An autoencoder gives back its input; nothing asks it to rectify."
         if method == "AE"
@@ -142,7 +138,10 @@ def _images(shown_in: parts.Figures, each: Run) -> str:
 
 
 def _strips(shown_in: parts.Figures, each: Run) -> str:
-    figure = figures.member_strips(parts.arrays(each)["members"])
+    arrays = parts.arrays(each)
+    if "members" not in arrays:
+        return ""
+    figure = figures.member_strips(arrays["members"])
     caption = "Members of four orbits never trained on, the canonical one first."
     shown = shown_in.show("orbits", figure, caption)
     return f'<h2>Orbits</h2><div class="card">{shown}</div>'
@@ -152,6 +151,8 @@ def _geometry(shown_in: parts.Figures, runs: list[Run]) -> str:
     cards = []
     for each in runs:
         method, arrays = each.config["method"], parts.arrays(each)
+        if "epsilons" not in arrays:
+            continue
         margin = float(arrays["margin"]) if "margin" in arrays else None
         curve = figures.invariance_curves(arrays, margin, method)
         caption = "Same-orbit pairs within ε, and other pairs beyond it."
@@ -162,6 +163,8 @@ def _geometry(shown_in: parts.Figures, runs: list[Run]) -> str:
                 "Codes of images never seen in training, in the plane by t-SNE, coloured by class."
             )
             cards.append(shown_in.show(f"tsne-{method}", points, caption))
+    if not cards:
+        return ""
     body = "".join(f'<div class="card">{card}</div>' for card in cards)
     return (
         "<h2>Geometry of the codes</h2><p>The paper calls an embedding ε-invariant when images of one orbit "

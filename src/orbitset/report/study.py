@@ -39,7 +39,7 @@ def study_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> st
     shown = [
         heading(run, methods, shown_in.cut_down, results["environments"]),
         _measures(results),
-        _curves(shown_in, methods, results),
+        _curves(shown_in, methods, results, own_measures(run.config["lines"][0]["config"])),
         maps(shown_in, {label: found[label] for label in methods}, "class"),
         _pictures(shown_in, found),
         _ratios(shown_in, results),
@@ -47,6 +47,11 @@ def study_page(run: Run, results: dict[str, Any], shown_in: parts.Figures) -> st
         settings(lines, first),
     ]
     return parts.frame(f"orbitset · {run.config['name']}", shown)
+
+
+def own_measures(config: Mapping[str, Any]) -> list[str]:
+    """The names of the measures from outside that a run was scored by."""
+    return [name.partition(":")[2] for name in config["measures"]]
 
 
 def heading(
@@ -147,16 +152,23 @@ def difference(mean: float, interval: dict[str, Any]) -> str:
     return shown.replace("-", "−")
 
 
-def _curves(shown_in: parts.Figures, methods: Sequence[str], results: dict[str, Any]) -> str:
+def _curves(
+    shown_in: parts.Figures, methods: Sequence[str], results: dict[str, Any], own: Sequence[str]
+) -> str:
     curves = [(label, results["curves"][label]) for label in methods]
-    pixels = [
-        row["mean"]
-        for row in results["rows"]
-        if (row["method"], row["metric"]) == ("pixels", "accuracy")
-    ]
-    drawn = figures.accuracy_curves(curves, pixels[0] if pixels else None)
-    caption = "One-shot accuracy during training, mean over seeds; the band is one s.d. over draws."
-    return section("Accuracy against epochs", shown_in.show("accuracy", drawn, caption))
+    shown = []
+    for measure in [*results["protocol"]["curves"], *own]:
+        pixels = [
+            row["mean"]
+            for row in results["rows"]
+            if (row["method"], row["metric"]) == ("pixels", measure)
+        ]
+        name = metric_name(measure)
+        drawn = figures.accuracy_curves(curves, pixels[0] if pixels else None, measure, name)
+        caption = f"{name[0].upper()}{name[1:]} during training, mean over seeds"
+        caption += "; the band is one s.d. over draws." if measure == "accuracy" else "."
+        shown.append(shown_in.show(measure, drawn, caption))
+    return section("Accuracy against epochs", "".join(shown))
 
 
 def maps(
