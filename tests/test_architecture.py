@@ -41,8 +41,7 @@ ARROWS = {
     "protocols": FOUNDATION | {DATA, "orbits", "encoders", "losses", "evaluation"},
     "recipes": FOUNDATION
     | {"run_folder", DATA, "orbits", "encoders", "losses", "training", "models", "protocols"},
-    "results": FOUNDATION
-    | {"run_folder", "orbits", "evaluation", "report", "protocols", "recipes"},
+    "results": FOUNDATION | {"run_folder", "evaluation", "report", "protocols", "recipes"},
     "runs": FOUNDATION
     | {"run_folder", DATA, "orbits", "encoders", "training", "evaluation", "models"}
     | {"protocols", "recipes", "results"},

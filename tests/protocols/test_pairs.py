@@ -62,7 +62,7 @@ def test_records_hold_both_sides_and_the_best_is_the_kept_models(finished):
             assert record[name]["mean"] == record[name]["te"][0]
     model, _, judge = load_run(finished)
     again = judge.record(model)
-    kept = best(records, is_begun=False)
+    kept = best(records, "top1", is_begun=False)
     assert again["auc"] == kept["auc"]
     assert again["top1"] == kept["top1"]
 

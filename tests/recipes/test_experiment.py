@@ -153,6 +153,15 @@ def test_another_method_keeps_the_settings_that_both_have():
     assert with_method(base, "OE").loss == METHODS["OE"].settings(rectify_weight=2.0)
 
 
+def test_a_number_of_evaluations_takes_the_place_of_their_moments(small_faces):
+    config = small_faces("OJ")
+    assert config.train.evaluate_at, "the recipe sets moments"
+    assert with_settings(config, ["train.evaluations=3"]).train.evaluate_at == ()
+    both = ["train.evaluations=3", "train.evaluate_at=1"]
+    with pytest.raises(ConfigError, match="evaluations and train.evaluate_at contradict"):
+        with_settings(config, both)
+
+
 def test_best_weights_need_images_to_choose_them_by(small_faces):
     with pytest.raises(ConfigError, match="train.keep is best, and one-shot has no validation"):
         with_settings(affine_digits(), ["train.keep=best"])

@@ -39,6 +39,8 @@ class About:
     """Each measure in words, the most important one first"""
     curves: tuple[str, ...] = ()
     """Measures that are drawn against epochs"""
+    kept_by: str | None = None
+    """The measure by which `train.keep=best` chooses weights, on validation images; the first one if None"""
     label: str = "class"
     """What the labels of held-out images are"""
     paired_over: Literal["splits", "seeds"] = "seeds"

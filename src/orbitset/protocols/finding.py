@@ -89,6 +89,7 @@ class Finding(Protocol):
             "selectivity": "selectivity at ε = α",
         },
         curves=("top1",),
+        kept_by="top1",
     )
 
     def __init__(

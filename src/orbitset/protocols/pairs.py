@@ -94,6 +94,7 @@ class Pairs(Protocol):
         "find are left out.",
         measures={"auc": "verification AUC", "top1": "top-1 retrieval"},
         curves=MEASURES,
+        kept_by="top1",
         about_tests="Every seed is a training of its own on the same images: what other images would\n"
         "change, it does not say.",
         about_study="Every split is trained anew, but where splits share images they are trained on, the "

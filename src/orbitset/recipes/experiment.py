@@ -191,8 +191,10 @@ class Experiment:
                 f"orbits.orbits_per_batch is {self.orbits.orbits_per_batch}, but {self.method} compares "
                 "orbits: a batch with one orbit has no negatives; give at least 2"
             )
-        observed = self.orbits if isinstance(self.orbits, ObservedConfig) else None
-        if observed and method.needs_labels and observed.label not in (None, *observed.orbit):
+        if not (self.is_observed and method.needs_labels):
+            return
+        observed = self.observed
+        if observed.label not in (None, *observed.orbit):
             raise ConfigError(
                 f"{self.method} learns from {observed.label}, which the members of an orbit need not "
                 f"share; put it into orbits.orbit ({', '.join(observed.orbit)})"
@@ -211,18 +213,19 @@ class Experiment:
             )
 
     def _check_observed(self) -> None:
-        if not isinstance(self.orbits, ObservedConfig):
+        if not self.is_observed:
             return
-        if self.orbits.label is None:
+        observed = self.observed
+        if observed.label is None:
             raise ConfigError("orbits.label is not set; name the factor that is to be recognised")
-        if (self.orbits.classes is None) != (self.classify_weight == 0):
+        if (observed.classes is None) != (self.classify_weight == 0):
             raise ConfigError(
                 "orbits.classes names the factor that has classes, classify_weight says how much they "
                 "count; set both or none"
             )
-        if self.orbits.orbit == (self.orbits.classes,):
+        if observed.orbit == (observed.classes,):
             raise ConfigError(
-                f"{self.orbits.classes} is what tells the orbits apart; classes are shared by several"
+                f"{observed.classes} is what tells the orbits apart; classes are shared by several"
             )
 
 

@@ -16,7 +16,6 @@ from orbitset.config import differences, to_dict
 from orbitset.errors import ConfigError, RunError, check_choice
 from orbitset.evaluation.statistics import Correction
 from orbitset.files import remove_parts, write_atomically
-from orbitset.orbits.observed import ObservedConfig
 from orbitset.recipes.experiment import Experiment, read_experiment
 from orbitset.report.figures import accuracy_curves
 from orbitset.report.parts import picture
@@ -252,7 +251,7 @@ def _config(run: Run) -> Experiment:
     evaluation = config.evaluation
     if hasattr(evaluation, "without_figures"):
         evaluation = replace(evaluation, **evaluation.without_figures())
-    if isinstance(config.orbits, ObservedConfig):
+    if config.is_observed:
         evaluation = replace(evaluation, seed=0)  # which chooses figures alone
     return replace(config, name="", train=train, evaluation=evaluation)
 

@@ -64,17 +64,14 @@ class Row:
         return Row(**{name: value for name, value in values.items() if name in known})
 
 
-def criterion(record: Mapping[str, Any]) -> float:
-    """The number by which the weights that are kept are chosen: top-1 retrieval among validation images."""
-    value: float = record["top1"]["va"][0]
-    return value
-
-
 def eligible(records: Sequence[dict[str, Any]], *, is_begun: bool) -> list[dict[str, Any]]:
     """The evaluations that may be the best: the one before training only of a model that was begun with."""
     return list(records if is_begun else records[1:])
 
 
-def best(records: Sequence[dict[str, Any]], *, is_begun: bool) -> dict[str, Any]:
-    """The evaluation after which most validation images were found, the first of several."""
-    return max(eligible(records, is_begun=is_begun) or records, key=criterion)
+def best(records: Sequence[dict[str, Any]], measure: str, *, is_begun: bool) -> dict[str, Any]:
+    """The evaluation with the best score on validation images, the first of several."""
+    return max(
+        eligible(records, is_begun=is_begun) or records,
+        key=lambda record: record[measure]["va"][0],
+    )

@@ -13,7 +13,6 @@ from orbitset.encoders.backbone import check_restorable
 from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError
 from orbitset.evaluation.score import Score
-from orbitset.orbits.observed import ObservedConfig
 from orbitset.outside import import_named
 from orbitset.protocols import ComputedImages, ObservedSplit, Protocol, encoding_with, raw_pixels
 from orbitset.protocols.contract import Encode, Measure, Scores, evaluate
@@ -32,10 +31,10 @@ _SAY_EVERY_S = 5.0
 def open_images(config: Experiment, device: str, progress: Progress | None = None) -> Images:
     """Load the images of an experiment and divide them into what is trained on and what is held out."""
     on_progress = None if progress is None else _saying(config.data, progress)
-    if isinstance(config.orbits, ObservedConfig):
+    if config.is_observed:
         return ObservedSplit(
             config.data,
-            config.orbits,
+            config.observed,
             config.evaluation,
             video=config.video,
             is_private=config.is_private,
@@ -45,7 +44,7 @@ def open_images(config: Experiment, device: str, progress: Progress | None = Non
         )
     return ComputedImages(
         config.data,
-        config.orbits,
+        config.computed,
         on=getattr(config.evaluation, "on", "test"),
         seed=config.seed,
         evaluation_seed=getattr(config.evaluation, "seed", 0),
@@ -69,11 +68,10 @@ def _saying(data: str, progress: Progress) -> Callable[[int, int], None]:
 def build_protocol(config: Experiment, images: Images) -> Protocol:
     """The protocol that judges the experiment on its held-out images."""
     protocol = protocol_named(config.protocol)
-    kind = "observed" if isinstance(images, ObservedSplit) else "computed"
-    if protocol.orbits != kind:
+    if protocol.orbits != images.config.kind:
         raise ConfigError(
             f"the protocol {config.protocol} is for {protocol.orbits} orbits, and those of {config.data} are "
-            f"{kind}"
+            f"{images.config.kind}"
         )
     return protocol(images, config.evaluation, margin=config.margin)
 
@@ -132,6 +130,12 @@ class Judge:
                 raise ConfigError(f"two measures are called {name}; rename the function of {spec}")
             self.measures[name] = import_named(spec, what="measure")
 
+    @property
+    def kept_by(self) -> str:
+        """The measure by which the best weights are chosen, on validation images."""
+        about = self.protocol.about
+        return about.kept_by or next(iter(about.measures))
+
     def encoding(self, model: nn.Module) -> Encode:
         return encoding_with(model, precision=self.config.train.precision)
 
@@ -151,7 +155,7 @@ class Judge:
         config = self.config
         pixels = self.scores(raw_pixels)
         is_begun = config.init is not None
-        last = best(records, is_begun=is_begun) if config.keeps_best else records[-1]
+        last = best(records, self.kept_by, is_begun=is_begun) if config.keeps_best else records[-1]
         rows: list[Row] = []
         for name, score in pixels.items():
             if isinstance(score, Score):

@@ -17,7 +17,7 @@ from orbitset.files import write_atomically
 from orbitset.models import load_model_folder
 from orbitset.models.folder import read_description
 from orbitset.recipes.experiment import Experiment, read_experiment, resolved
-from orbitset.results.row import criterion, eligible
+from orbitset.results.row import eligible
 from orbitset.run_folder import Run
 from orbitset.runs.describe import describe_model
 from orbitset.runs.prepare import (
@@ -120,7 +120,8 @@ def _keeping_best(judge: Judge, run: Run) -> Callable[[nn.Module], dict[str, Any
     def record(model: nn.Module) -> dict[str, Any]:
         new = judge.record(model)
         records = eligible([*run.records(), new], is_begun=is_begun)
-        if records and all(criterion(new) > criterion(old) for old in records[:-1]):
+        scores = [float(each[judge.kept_by]["va"][0]) for each in records]
+        if scores and all(scores[-1] > score for score in scores[:-1]):
             save_model(run.best_weights, model, {})
         return new
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
+from orbitset.config import replacing
 from orbitset.errors import ConfigError, RunError, TrainingError, check_choice
 from orbitset.precision import Precision, in_bfloat16
 from orbitset.run_folder import Run
@@ -42,7 +43,7 @@ class TrainConfig:
     schedule: Schedule = "cosine"
     warmup_steps: int = 100
     """At most a tenth of the training."""
-    evaluations: int = 10
+    evaluations: int = replacing("evaluate_at", 10, empty=())
     """Evaluations during training, evenly spaced, besides the one before it."""
     evaluate_at: tuple[float, ...] = ()
     """If any, evaluate at these epochs and at the end instead."""
