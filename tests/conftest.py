@@ -19,6 +19,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def _forget_trust():
+    """Code that one test trusts is not trusted by the next."""
+    before = os.environ.get("ORBITSET_TRUST", "")
+    yield
+    os.environ["ORBITSET_TRUST"] = before
+
+
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu"):
         import torch

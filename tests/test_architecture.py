@@ -26,7 +26,7 @@ ARROWS = {
     "config": {"errors"},
     "precision": {"errors"},
     "outside": {"errors"},
-    "run_folder": {"errors", "files"},
+    "run_folder": {"errors", "files", "outside"},
     CUDA: FOUNDATION,
     SEAM: FOUNDATION | {CUDA},
     DATA: FOUNDATION,
@@ -51,7 +51,7 @@ ARROWS = {
     | {"run_folder", DATA, "training", "search", "report", "models", "protocols", "recipes"}
     | {"results", "runs", "uses"},
     "__main__": {"cli"},
-    "__init__": {"estimator", "models"},
+    "__init__": {"outside", "estimator", "models"},
 }
 """What each part may import of the package, from the bottom to the top"""
 

@@ -21,7 +21,6 @@ import platform
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any, Literal
 
 from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
+from orbitset.outside import command
 
 _WRITTEN = (
     "results.json",
@@ -293,13 +293,6 @@ def without_nan(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def _command() -> str:
-    """As it was typed; the name of the program stands for wherever it lies."""
-    program = Path(sys.argv[0])
-    is_ours = program.stem in ("orbitset", "__main__")
-    return shlex.join(["orbitset" if is_ours else program.name, *sys.argv[1:]])
-
-
 def describe_environment(*, device: str, seed: int) -> dict[str, Any]:
     """Versions, commit, hardware, seed and command: what is needed to understand a figure later."""
     import numpy
@@ -310,7 +303,7 @@ def describe_environment(*, device: str, seed: int) -> dict[str, Any]:
 
     is_cuda = device.startswith("cuda")
     return {
-        "command": _command(),
+        "command": command(),
         "commit": _commit(),
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,

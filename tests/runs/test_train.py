@@ -327,7 +327,8 @@ class Dropping(nn.Sequential):
 @pytest.mark.parametrize(
     "setting", ["loss.mining=semihard-random", f"encoder.backbone={__name__}:Dropping"]
 )
-def test_what_is_drawn_at_random_resumes_exactly(tmp_path, setting):
+def test_what_is_drawn_at_random_resumes_exactly(tmp_path, monkeypatch, setting):
+    monkeypatch.setenv("ORBITSET_TRUST", __name__)
     config = _small("OJ", setting, "train.checkpoint_every_s=0")
     train(config, Run(tmp_path / "a"))
     torch.rand(3)  # what others draw does not matter

@@ -18,7 +18,7 @@ from orbitset.cli.model_options import (
     printable,
     write_sheet,
 )
-from orbitset.cli.options import Device, Json, Quiet, say
+from orbitset.cli.options import Device, Json, Quiet, Trust, say
 
 app = typer.Typer(help="Make an index of images to search in.", no_args_is_help=True)
 
@@ -32,6 +32,7 @@ def index_add(
         Literal["flat", "ivf", "hnsw"] | None,
         typer.Option(help="Of a new index: flat is exact, the others are for millions."),
     ] = None,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -76,6 +77,7 @@ def search(
     queries: Annotated[list[Path], typer.Argument(metavar="QUERIES", help="Images to look for.")],
     k: Annotated[int, typer.Option(help="Matches of each query.", min=1)] = 10,
     sheet: Sheet = None,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -112,6 +114,7 @@ def dedupe(
     far: Far = None,
     threshold: Threshold = None,
     sheet: Sheet = None,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -166,6 +169,7 @@ def classify(
         typer.Option(help="Compare with the nearest example, or the mean."),
     ] = "nearest",
     sheet: Sheet = None,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,

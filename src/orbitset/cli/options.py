@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orbitset.errors import ConfigError
+from orbitset.outside import trust
 
 if TYPE_CHECKING:
     from orbitset.run_folder import Run
@@ -85,6 +86,23 @@ SettingsOption = Annotated[
         "--set", metavar="NAME=VALUE", help="Change any setting, for example loss.margin=0.3."
     ),
 ]
+
+
+def _trust(modules: list[str] | None) -> list[str] | None:
+    trust(modules or [])
+    return modules
+
+
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        callback=_trust,
+        help="Run code of this module although only a file names it, such as my_package.losses.",
+    ),
+]
+"""Takes effect when it is parsed, so that commands need not look at it."""
 
 
 @contextmanager

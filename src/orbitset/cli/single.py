@@ -23,6 +23,7 @@ from orbitset.cli.options import (
     Resume,
     Seed,
     SettingsOption,
+    Trust,
     check_flags,
     find_device,
     interruptible,
@@ -44,6 +45,7 @@ def demo(
     epochs: Annotated[float | None, typer.Option(help="Length of the OJ run.", min=0)] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    trusted: Trust = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -134,6 +136,7 @@ def train(
     out: Out = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -226,6 +229,7 @@ def evaluate(
         int | None, typer.Option(help="Labelled images for k-NN and probe; 5,000.", min=10)
     ] = None,
     test_images: Annotated[int | None, typer.Option(help="Queries.", min=1)] = None,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:

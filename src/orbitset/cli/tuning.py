@@ -15,6 +15,7 @@ from orbitset.cli.options import (
     Quiet,
     Resume,
     Seed,
+    Trust,
     find_device,
     interruptible,
 )
@@ -46,6 +47,7 @@ def tune(
     ] = None,
     out: Out = None,
     resume: Resume = False,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -16,7 +16,7 @@ from orbitset.cli.model_options import (
     finish,
     load,
 )
-from orbitset.cli.options import Device, Json, Quiet
+from orbitset.cli.options import Device, Json, Quiet, Trust
 from orbitset.errors import ConfigError
 
 
@@ -29,6 +29,7 @@ def embed(
         typer.Option(help="auto: bfloat16 where that is fast."),
     ] = "float32",
     overwrite: Overwrite = False,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -59,6 +60,7 @@ def rectify(
     images: Images,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
     overwrite: Overwrite = False,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -87,6 +89,7 @@ def verify(
         Path | None,
         typer.Option("--out", "-o", help="A PNG of both, and of both rectified, to write."),
     ] = None,
+    trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -139,6 +142,7 @@ def export(
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Encoder and decoder as ONNX files.")
     ] = False,
+    trusted: Trust = None,
     as_json: Json = False,
 ) -> None:
     """Write a model alone, without the run it came from: weights, model.json and its card.

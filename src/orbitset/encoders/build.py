@@ -16,18 +16,18 @@ def build_encoder(
     in_channels: int,
     size_px: int,
     has_transformer: bool = False,
-    not_from: Path | None = None,
+    named_by: Path | str | None = None,
 ) -> Encoder:
-    """The network a configuration describes, for images of the given shape. For `not_from` see
-    `build_backbone`."""
-    encoder = _without_transformer(config, in_channels, size_px, not_from)
+    """The network that a configuration describes, for images of this shape. `named_by` is the file that holds
+    the configuration, if any: a network from outside is then built only if the user trusts it."""
+    encoder = _without_transformer(config, in_channels, size_px, named_by)
     if not has_transformer:
         return encoder
     return TransformedEncoder(SpatialTransformer(in_channels=in_channels, size_px=size_px), encoder)
 
 
 def _without_transformer(
-    config: EncoderConfig, in_channels: int, size_px: int, not_from: Path | None
+    config: EncoderConfig, in_channels: int, size_px: int, named_by: Path | str | None
 ) -> RectifyingEncoder | BackboneEncoder:
     if config.backbone == PAPERS:
         return RectifyingEncoder(
@@ -45,7 +45,7 @@ def _without_transformer(
         in_channels=in_channels,
         size_px=size_px,
         is_pretrained=config.is_pretrained,
-        not_from=not_from,
+        named_by=named_by,
     )
     return BackboneEncoder(
         backbone,

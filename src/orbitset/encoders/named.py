@@ -1,12 +1,8 @@
 """Networks by name: `timm:NAME`, or `package.module:Class` for any class that can be imported."""
 
 import difflib
-import importlib
-import importlib.util
 import inspect
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +11,15 @@ from torch import Tensor, nn
 
 from orbitset.encoders.rectifying import TIMM
 from orbitset.errors import ConfigError
+from orbitset.outside import import_named
 
 
-def check_backbone(name: str) -> None:
-    """Refuse a name for which there is no network, before anything is made."""
+def check_backbone(name: str, *, named_by: Path | str | None = None) -> None:
+    """Refuse a name for which there is no network, before anything is built."""
     if name.startswith(TIMM):
         _check_timm(name.removeprefix(TIMM))
     else:
-        _imported(name)
+        _imported(name, named_by)
 
 
 def build_backbone(
@@ -31,14 +28,14 @@ def build_backbone(
     in_channels: int,
     size_px: int,
     is_pretrained: bool = False,
-    not_from: Path | None = None,
+    named_by: Path | str | None = None,
 ) -> nn.Module:
-    """The network of a name, `timm:NAME` or `package.module:Class`. `not_from` is a folder whose code is not
-    run, that of a model."""
+    """The network of a name, `timm:NAME` or `package.module:Class`. `named_by` is the file that names it, if
+    the user does not."""
     if name.startswith(TIMM):
         return _from_timm(name.removeprefix(TIMM), in_channels, size_px, is_pretrained)
     made_for = {"in_channels": in_channels, "size_px": size_px}
-    kind = _imported(name, not_from)
+    kind = _imported(name, named_by)
     taken = inspect.signature(kind).parameters
     try:
         return kind(**{key: value for key, value in made_for.items() if key in taken})
@@ -62,55 +59,11 @@ class Standardised(nn.Module):
         return self.network((images_NCSS - self.mean) / self.sd)
 
 
-def _imported(name: str, not_from: Path | None = None) -> type[nn.Module]:
-    """The class a name stands for, also from the folder the program was called in."""
-    module_name, _, attribute = name.partition(":")
-    try:
-        with _folder_of_the_call():
-            _refuse_code_in(not_from, module_name)
-            module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # the user's own code
-        if isinstance(error, ConfigError):
-            raise
-        is_missing = isinstance(error, ModuleNotFoundError) and module_name.startswith(
-            error.name or ""
-        )
-        what = str(error) if is_missing else f"{type(error).__name__} in {module_name}: {error}"
-        raise ConfigError(
-            f"the encoder {name} cannot be had: {what}",
-            hint="install what it is in, or call orbitset from the folder that it lies in"
-            if is_missing
-            else None,
-        ) from None
-    kind = getattr(module, attribute, None)
-    if kind is None:
-        near = difflib.get_close_matches(attribute, dir(module), 1)
-        raise ConfigError(
-            f"{module_name} has no {attribute}" + (f"; did you mean {near[0]}?" if near else "")
-        )
+def _imported(name: str, named_by: Path | str | None) -> type[nn.Module]:
+    kind = import_named(name, what="encoder", named_by=named_by)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ConfigError(f"{name} is no class of networks (torch.nn.Module)")
     return kind
-
-
-@contextmanager
-def _folder_of_the_call() -> Iterator[None]:
-    """Modules are also looked for in the folder the program was called in, after those that are installed."""
-    sys.path.append("")
-    try:
-        yield
-    finally:
-        del sys.path[len(sys.path) - 1 - sys.path[::-1].index("")]
-
-
-def _refuse_code_in(folder: Path | None, module_name: str) -> None:
-    found = None if folder is None else importlib.util.find_spec(module_name)
-    if folder is None or found is None or found.origin is None:
-        return
-    if Path(found.origin).resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(
-            f"{module_name} lies in the folder of the model; code that comes with a model is not run"
-        )
 
 
 def _check_timm(name: str) -> None:

@@ -15,12 +15,13 @@ import torch
 
 from orbitset.config import from_dict, to_dict
 from orbitset.encoders import Encoder, build_encoder
-from orbitset.encoders.rectifying import PAPERS
+from orbitset.encoders.rectifying import PAPERS, TIMM
 from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
 from orbitset.models.card import describe_card
 from orbitset.models.description import FORMAT, Description, identify
 from orbitset.models.model import Model
+from orbitset.outside import check_trust
 
 DESCRIPTION, WEIGHTS, CARD = "model.json", "model.safetensors", "README.md"
 
@@ -58,6 +59,9 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
     """The model in a folder, whether that holds it alone or is the run it came from."""
     folder = Path(folder)
     description = read_description(folder)
+    backbone = description.network.encoder.backbone
+    if backbone != PAPERS and not backbone.startswith(TIMM):
+        check_trust({backbone: "encoder"}, folder)
     try:
         tensors = safetensors.torch.load_file(folder / WEIGHTS)
     except FileNotFoundError:
@@ -119,7 +123,7 @@ def _build(description: Description, folder: Path) -> Encoder:
         in_channels=description.input.channels,
         size_px=description.input.size_px,
         has_transformer=description.network.has_transformer,
-        not_from=folder,
+        named_by=folder,
     )
 
 

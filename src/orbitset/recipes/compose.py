@@ -15,6 +15,7 @@ from orbitset.errors import ConfigError, check_choice
 from orbitset.models.folder import read_description
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.orbits.observed import ObservedConfig
+from orbitset.outside import is_name, trust
 from orbitset.recipes.affine_images import (
     affine_digits,
     affine_images,
@@ -22,9 +23,15 @@ from orbitset.recipes.affine_images import (
     plain_images,
 )
 from orbitset.recipes.affine_mnist import affine_mnist
-from orbitset.recipes.experiment import Experiment, read_experiment, with_method, with_protocol
+from orbitset.recipes.experiment import (
+    Experiment,
+    check_experiment,
+    read_experiment,
+    with_method,
+    with_protocol,
+)
 from orbitset.recipes.length import evaluated_often
-from orbitset.recipes.methods import parse_method
+from orbitset.recipes.methods import base_name, parse_method
 from orbitset.recipes.own_images import described_orbits, observed_images, observed_videos
 from orbitset.run_folder import Run
 
@@ -67,12 +74,21 @@ class Request:
                 raise ConfigError(f"{name} is {text!r}; give a number") from None
         return replace(self, **values, settings=tuple(settings))
 
+    def trust_names(self) -> None:
+        """Code that the command line names may run, even where a file names it too."""
+        values = [setting.partition("=")[2] for setting in self.settings]
+        names = [self.source, self.method, self.protocol, self.encoder, *self.measures, *values]
+        for name in (part.strip() for text in filter(None, names) for part in text.split(",")):
+            if is_name(base_name(name)):
+                trust(name)
+
 
 def compose_config(
     request: Request, *, config_file: Path | None = None, resumed: Run | None = None
 ) -> Experiment:
     """The run's own configuration when resuming, a file's, or a recipe's; what else was asked for on top."""
     request = request.named()
+    request.trust_names()
     if config_file is not None and (request.source is not None or resumed is not None):
         raise ConfigError("--config describes the whole run; leave out X and --resume beside it")
     if resumed is not None and request.source is None:
@@ -100,7 +116,13 @@ def compose_config(
     if request.init is not None:
         config = _beginning_with(config, request.init)
     with config.belonging():
-        return _with_numbers(config, request, most_orbits)
+        config = _with_numbers(config, request, most_orbits)
+    named_by = request.init or config_file or (None if resumed is None else resumed.path)
+    if named_by is not None:
+        check_experiment(config, named_by)
+    if config.encoder.backbone != PAPERS:
+        check_backbone(config.encoder.backbone, named_by=named_by)
+    return config
 
 
 def described(config: Experiment) -> str:
@@ -188,10 +210,7 @@ def _with_numbers(config: Experiment, request: Request, most_orbits: int | None)
         settings.insert(0, f"train.epochs={request.epochs}")
     if request.seed is not None:
         settings.insert(0, f"seed={request.seed}")
-    config = with_settings(config, _with_equal_batches(config, settings, most_orbits))
-    if config.encoder.backbone != PAPERS:
-        check_backbone(config.encoder.backbone)
-    return config
+    return with_settings(config, _with_equal_batches(config, settings, most_orbits))
 
 
 def _with_equal_batches(

@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.config import from_dict, to_dict
-from orbitset.encoders.rectifying import PAPERS, EncoderConfig
+from orbitset.encoders.rectifying import PAPERS, TIMM, EncoderConfig
 from orbitset.errors import ConfigError, check_choice
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.orbits.observed import ObservedConfig
-from orbitset.outside import import_named
+from orbitset.outside import check_trust, import_named, is_name
 from orbitset.protocols import PROTOCOLS, Protocol, VideoConfig
 from orbitset.recipes.losses import LossContext, margin_of
-from orbitset.recipes.methods import Method, built_in, has_transformer, is_outside, parse_method
+from orbitset.recipes.methods import (
+    Method,
+    base_name,
+    built_in,
+    has_transformer,
+    is_outside,
+    parse_method,
+)
 from orbitset.recipes.outside_loss import method_named, plain_settings
 from orbitset.recipes.unused import belonging
 from orbitset.training.fit import TrainConfig
@@ -243,7 +250,7 @@ def with_method(config: Experiment, name: str) -> Experiment:
     return replace(config, method=name, train=train, loss=loss)
 
 
-def with_protocol(config: Experiment, name: str, named_by: Path | None = None) -> Experiment:
+def with_protocol(config: Experiment, name: str, named_by: Path | str | None = None) -> Experiment:
     """The same judged by another protocol: settings that both have are kept."""
     settings = protocol_named(name, named_by).Settings
     own = {setting.name for setting in fields(settings)}
@@ -255,7 +262,7 @@ def with_protocol(config: Experiment, name: str, named_by: Path | None = None) -
     return replace(config, protocol=name, train=train, evaluation=evaluation)
 
 
-def protocol_named(name: str, named_by: Path | None = None) -> type[Protocol]:
+def protocol_named(name: str, named_by: Path | str | None = None) -> type[Protocol]:
     """The protocol of that name; one from outside is imported."""
     if not is_outside(name):
         check_choice("protocol", name, PROTOCOLS)
@@ -282,13 +289,29 @@ def read_experiment(values: Mapping[str, Any]) -> Experiment:
         return from_dict(Experiment, values, types=types)
 
 
+def check_experiment(config: Experiment, named_by: Path | str) -> None:
+    """Refuse a configuration that names code which the user does not trust; `named_by` is what holds it."""
+    names = dict.fromkeys(config.measures, "measure")
+    if built_in(config.method) is None:
+        names[base_name(config.method)] = "loss"
+    if is_outside(config.protocol):
+        names[config.protocol] = "protocol"
+    if config.encoder.backbone != PAPERS and not config.encoder.backbone.startswith(TIMM):
+        names[config.encoder.backbone] = "encoder"
+    if is_name(config.data):
+        names[config.data] = "source"
+    check_trust(names, named_by)
+
+
 def _plain(values: Any) -> Any:
     return plain_settings(tuple(values)) if isinstance(values, Mapping) else Any
 
 
-def resolved(config: Experiment, named_by: Path | None = None) -> tuple[Method, Experiment]:
+def resolved(config: Experiment, named_by: Path | str | None = None) -> tuple[Method, Experiment]:
     """The method of an experiment, and the experiment with the types of all its settings checked. What comes
     from outside the package is imported: `named_by` is the file that names it, if the user did not."""
+    if named_by is not None:
+        check_experiment(config, named_by)
     method = method_named(config.method, named_by)
     protocol = protocol_named(config.protocol, named_by)
     loss: Any = from_dict(method.settings, to_dict(config.loss), "loss.")

@@ -26,7 +26,7 @@ _BATCH = ("codes", "batch", "rectified")
 _PLAIN = (bool, int, float, str)
 
 
-def method_named(name: str, named_by: Path | None = None) -> Method:
+def method_named(name: str, named_by: Path | str | None = None) -> Method:
     """The method of that name. One from outside is imported; `named_by` is the file that names it, if the
     user did not."""
     known = built_in(parse_method(name))

@@ -37,7 +37,7 @@ def load_run(run: Run, *, device: str = "cpu") -> tuple[Encoder, Images, Judge]:
             raise RunError(
                 f"model.json and config.json of {run.path} are of different networks: {other}"
             )
-    config = resolved(config, run / "config.json")[1]
+    config = resolved(config, run.path)[1]
     images = open_images(config, device)
     model = build_model(config, images)
     load_model(run / "model.safetensors", model)

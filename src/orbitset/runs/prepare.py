@@ -16,7 +16,7 @@ from orbitset.evaluation.score import Score
 from orbitset.outside import import_named
 from orbitset.protocols import ComputedImages, ObservedSplit, Protocol, encoding_with, raw_pixels
 from orbitset.protocols.contract import Encode, Measure, Scores, evaluate
-from orbitset.recipes.experiment import Experiment, protocol_named
+from orbitset.recipes.experiment import Experiment, check_experiment, protocol_named
 from orbitset.recipes.losses import build_loss
 from orbitset.recipes.methods import built_in
 from orbitset.results.row import Row, best
@@ -26,10 +26,13 @@ from orbitset.training.progress import Progress
 Images = ComputedImages | ObservedSplit
 T = TypeVar("T")
 _SAY_EVERY_S = 5.0
+CONFIGURATION = "the configuration"
+"""What names code from outside, where the folder that holds the configuration has been checked"""
 
 
 def open_images(config: Experiment, device: str, progress: Progress | None = None) -> Images:
     """Load the images of an experiment and divide them into what is trained on and what is held out."""
+    check_experiment(config, CONFIGURATION)
     on_progress = None if progress is None else _saying(config.data, progress)
     if config.is_observed:
         return ObservedSplit(
@@ -67,7 +70,7 @@ def _saying(data: str, progress: Progress) -> Callable[[int, int], None]:
 
 def build_protocol(config: Experiment, images: Images) -> Protocol:
     """The protocol that judges the experiment on its held-out images."""
-    protocol = protocol_named(config.protocol)
+    protocol = protocol_named(config.protocol, CONFIGURATION)
     if protocol.orbits != images.config.kind:
         raise ConfigError(
             f"the protocol {config.protocol} is for {protocol.orbits} orbits, and those of {config.data} are "
@@ -86,6 +89,7 @@ def build_model(config: Experiment, images: Images) -> Encoder:
             in_channels=in_channels,
             size_px=size_px,
             has_transformer=config.has_transformer,
+            named_by=CONFIGURATION,
         )
 
     model = _seeded("model", config.seed, lambda: build(config.encoder))
@@ -128,7 +132,7 @@ class Judge:
             name = spec.partition(":")[2]
             if name in (*protocol.about.measures, *self.measures):
                 raise ConfigError(f"two measures are called {name}; rename the function of {spec}")
-            self.measures[name] = import_named(spec, what="measure")
+            self.measures[name] = import_named(spec, what="measure", named_by=CONFIGURATION)
 
     @property
     def kept_by(self) -> str:

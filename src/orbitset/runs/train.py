@@ -21,6 +21,7 @@ from orbitset.results.row import eligible
 from orbitset.run_folder import Run
 from orbitset.runs.describe import describe_model
 from orbitset.runs.prepare import (
+    CONFIGURATION,
     Images,
     Judge,
     build_model,
@@ -48,7 +49,7 @@ def train(
     is_resumed = resume and run.exists
     if not is_resumed:
         run.check_free(overwrite=overwrite)
-    config = resolved(config)[1]
+    config = resolved(config, run.path if is_resumed else CONFIGURATION)[1]
     images = open_images(config, device, progress)
     judge = Judge(config, build_protocol(config, images))
     model = build_model(config, images)

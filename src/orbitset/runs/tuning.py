@@ -15,9 +15,10 @@ from orbitset.config import differences, to_dict
 from orbitset.errors import ConfigError, OrbitsetError, RunError
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.protocols.images import load_parts
-from orbitset.recipes.experiment import Experiment, read_experiment
+from orbitset.recipes.experiment import Experiment, check_experiment, read_experiment
 from orbitset.recipes.search_space import space_of
 from orbitset.run_folder import Run
+from orbitset.runs.prepare import CONFIGURATION
 from orbitset.runs.trials import MethodSearch, Trials, train_one_by_one
 from orbitset.runs.workers import check_jobs, train_side_by_side
 from orbitset.training.progress import Progress, Silent
@@ -56,6 +57,7 @@ class Search:
 
     def of_method(self, base: Experiment) -> MethodSearch:
         """A method's trials: of the length asked for, and scored on validation images."""
+        check_experiment(base, CONFIGURATION)
         evaluation = replace(base.evaluation, on="validation", tsne_points=0)
         base = replace(base, seed=self.seed, evaluation=evaluation)
         assert isinstance(base.orbits, OrbitConfig)

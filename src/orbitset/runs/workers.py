@@ -14,12 +14,13 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
+from orbitset.config import to_dict
 from orbitset.errors import ConfigError, RunError
-from orbitset.recipes.experiment import Experiment
+from orbitset.recipes.experiment import Experiment, read_experiment
 from orbitset.run_folder import Run
 from orbitset.runs.train import train
 
@@ -64,7 +65,7 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
         while True:
             while len(running) < jobs and (job := again.pop() if again else source.next()):
                 receiver, sender = spawn.Pipe(duplex=False)
-                arguments = (sender, job.config, job.run.path, device)
+                arguments = (sender, to_dict(job.config), job.run.path, device)
                 process: BaseProcess = spawn.Process(target=_work, args=arguments, daemon=True)
                 with _deaf_to_ctrl_c():
                     process.start()
@@ -94,13 +95,14 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
             process.join()
 
 
-def _work(sender: Connection, config: Experiment, path: Path, device: str) -> None:
-    """What a process does: train, and send the error if there was one."""
+def _work(sender: Connection, config: dict[str, Any], path: Path, device: str) -> None:
+    """What a process does: train, and send the error if there was one. The configuration comes as it goes to
+    config.json: classes of settings of a loss from outside cannot be sent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:
-        train(config, Run(path), resume=True, device=device)
+        train(read_experiment(config), Run(path), resume=True, device=device)
     except Exception as error:
         sender.send(error)
     else:
