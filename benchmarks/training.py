@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from orbitset.encoders import RectifyingEncoder
-from orbitset.losses import LossConfig, build_loss
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.orbits.affine import AffineRanges, sample_affine, warp_reference
-from orbitset.training.fit import in_bfloat16
+from orbitset.precision import in_bfloat16
 from orbitset.training.monitors import Monitor
 from orbitset.training.optimizer import adam, groups_of
 from orbitset.training.steps import choose_steps
@@ -45,18 +44,32 @@ def network(device: str) -> RectifyingEncoder:
     return RectifyingEncoder(size_px=CANVAS_PX, code_size=CODE_SIZE, code_norm="batch").to(device)
 
 
+def objective(method: str, num: int) -> nn.Module:
+    """The objective of a method; in versions to compare with, it is built in another way."""
+    try:
+        from orbitset.losses import LossConfig, build_loss
+    except ImportError:
+        from orbitset.losses import Autoencoder, Exemplar, OrbitJoint, SupervisedTriplet
+    else:
+        sizes = {"code_size": CODE_SIZE, "num_orbits": num, "default_margin": MARGIN}
+        built: nn.Module = build_loss(method, LossConfig(), **sizes)
+        return built
+    return {
+        "OJ": lambda: OrbitJoint(margin=MARGIN),
+        "OT": lambda: OrbitJoint(margin=MARGIN, rectify_weight=0),
+        "OE": lambda: OrbitJoint(discriminate_weight=0),
+        "ST": lambda: SupervisedTriplet(margin=MARGIN),
+        "EX": lambda: Exemplar(code_size=CODE_SIZE, num_orbits=num),
+        "AE": lambda: Autoencoder(),
+    }[method]()
+
+
 def ours(method: str, engine: str, batch: int, num: int, device: str) -> tuple[Step, str]:
     images, labels = (part.to(device) for part in digits(num))
     orbits = AffineOrbits(images, labels, canvas_px=CANVAS_PX)
     batches = OrbitBatches(orbits, orbits_per_batch=batch // MEMBERS, members_per_batch=MEMBERS)
     model = network(device)
-    loss = build_loss(
-        method,
-        LossConfig(),
-        code_size=CODE_SIZE,
-        num_orbits=num,
-        default_margin=MARGIN,
-    ).to(device)
+    loss = objective(method, num).to(device)
     steps, how = choose_steps(
         engine,
         model,

@@ -13,8 +13,9 @@ TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "ARCHITECTURE.md").read_text()
 
 DATA = "datasets"
-CUDA, SEAM = "kernels", "kernels"
-"""The folder of CUDA code, and the only part through which others may reach it"""
+CUDA, SEAM = "cuda", "dispatch"
+"""The folder of CUDA code, and the module through which others reach it. The folder lies above what it makes
+fast; the module looks for it when a tensor on a GPU asks for it, and may not find it."""
 
 FOUNDATION = {"errors", "seeds", "files", "config", "precision", "outside", "pages"}
 """Modules that every part may import"""
@@ -27,13 +28,13 @@ ARROWS = {
     "precision": {"errors"},
     "outside": {"errors"},
     "run_folder": {"errors", "files", "outside"},
-    CUDA: FOUNDATION,
-    SEAM: FOUNDATION | {CUDA},
+    SEAM: set(),
     DATA: FOUNDATION,
     "orbits": FOUNDATION | {SEAM},
-    "encoders": FOUNDATION | {SEAM},
+    "encoders": FOUNDATION,
     "losses": FOUNDATION | {SEAM},
     "training": FOUNDATION | {SEAM, "run_folder"},
+    CUDA: FOUNDATION | {SEAM, "encoders", "losses", "training"},
     "evaluation": FOUNDATION,
     "search": FOUNDATION,
     "report": FOUNDATION | {"run_folder"},
@@ -96,7 +97,8 @@ def _arrows():
     """For each part what it imports, and in which file."""
     arrows = {part: {} for part in ARROWS}
     for path in SOURCE.rglob("*.py"):
-        for name in set(_imports(path)) - {_part(path)}:
+        own = {_part(path), CUDA} if _part(path) == SEAM else {_part(path)}
+        for name in set(_imports(path)) - own:
             arrows[_part(path)].setdefault(name, path.relative_to(SOURCE).as_posix())
     return arrows
 
@@ -227,3 +229,24 @@ def test_each_package_lists_its_public_names_sorted():
     for path in SOURCE.glob("*/__init__.py"):
         listed = re.findall(r'^    "(\w+)",?$', path.read_text(), re.M)
         assert listed == sorted(listed), path
+
+
+_OF_CUDA = (
+    r"\bkernels?\b|CUDA ?(graph|stream|event)|cuda\.(\w*graph|\w*stream|event)|record_stream|wait_stream"
+    r"|\breplay|is_replayable|nvrtc|second stream"
+)
+
+
+def test_only_the_folder_and_its_door_speak_of_streams_kernels_and_replay():
+    """Names, comments and docstrings too. To put a tensor on a GPU is everybody's."""
+    for path in SOURCE.rglob("*.py"):
+        if _part(path) not in (CUDA, SEAM):
+            said = re.search(_OF_CUDA, path.read_text(), re.IGNORECASE)
+            assert said is None, f"{path.relative_to(SOURCE)} says {said.group()!r}"
+
+
+def test_such_words_would_be_noticed():
+    for line in ("torch.cuda.Stream()", "CUDAGraph()", "# replayed", "torch.cuda.current_stream()"):
+        assert re.search(_OF_CUDA, line, re.IGNORECASE), line
+    for line in ("seeds.stream('batch')", "is_streamed", "torch.cuda.is_available()"):
+        assert not re.search(_OF_CUDA, line, re.IGNORECASE), line

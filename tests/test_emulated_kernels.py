@@ -12,10 +12,10 @@ import torch
 from emulation import COMPILER, EmulatedKernel, compiled
 from fused_passes import by_block, decode_with, relative_error, with_norms_that_matter
 
+from orbitset.cuda import adam, code_norm, layers, packing, squared_error, triplets, warp
+from orbitset.cuda.fused import _Pass
+from orbitset.cuda.fused_plan import Plan
 from orbitset.encoders import RectifyingEncoder
-from orbitset.encoders.fused import _Pass
-from orbitset.encoders.fused_plan import Plan
-from orbitset.kernels import adam, code_norm, layers, packing, squared_error, triplets, warp
 from orbitset.losses import distance_matrix, mine, reconstruction_loss
 from orbitset.losses.every_triplet import every_triplet_terms
 from orbitset.losses.triplet import triplet_terms
@@ -146,7 +146,7 @@ def test_triplets_their_loss_and_gradient_are_those_of_plain_torch(variant, kind
     loss, active = triplet_terms(
         leaves[0], expected.triplets, margin=12.0, valid=expected.valid, reduction="sum"
     )
-    our_loss, our_active = triplets.triplet_terms(leaves[1], tuple(found), valid, None, margin=12.0)
+    our_loss, our_active = triplets.triplet_terms(leaves[1], tuple(found), 12.0, valid)
     (2 * loss).backward()
     (2 * our_loss).backward()
     torch.testing.assert_close((our_loss, our_active), (loss, active))

@@ -1,21 +1,16 @@
 """Kernels of our own held to plain torch code; run with -m gpu where there is a GPU."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
 from fused_passes import by_block, decode_with, relative_error, with_norms_that_matter
 
+from orbitset.cuda import packing
+from orbitset.cuda.code_norm import can_normalise, normalise
+from orbitset.cuda.fused import FusedEncoder, _Pass
+from orbitset.cuda.fused_plan import Plan
 from orbitset.encoders import RectifyingEncoder
-from orbitset.encoders.fused import FusedEncoder, _Pass
-from orbitset.encoders.fused_plan import Plan
-from orbitset.kernels import packing
-from orbitset.kernels.code_norm import can_normalise, normalise
-from orbitset.kernels.streams import beside, mark_made, overlap
-from orbitset.losses import (
-    OrbitJoint,
-)
 from orbitset.orbits import AffineRanges, sample_affine, warp
 from orbitset.orbits.affine import warp_reference
 
@@ -241,36 +236,6 @@ def test_a_decoder_goes_back_only_where_it_is_asked(size):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_what_is_done_beside_is_what_is_done_in_order():
-    """Nothing is held but by the graph: what the second stream reads must not be let go too early."""
-    images = torch.rand(256, 1, 64, 64, device="cuda")
-    batch = SimpleNamespace(
-        images=images, orbits=torch.arange(256, device="cuda") // 4, canonical=images, labels=None,
-        max_members=4, seed=0,
-    )  # fmt: skip
-    grads: list = []
-    for marks in (True, False, True, True):
-        model = _model(64, (16, 32))
-        fused, loss = FusedEncoder(model), OrbitJoint(margin=1.0)
-        for _ in range(5):
-            model.zero_grad()
-            if marks:
-                with overlap():
-                    _loss_of(loss, *fused(images), batch).backward()
-            else:
-                codes, rectified = fused(images)
-                loss(codes.view_as(codes), batch, rectified)["loss"].backward()
-        grads.append([p.grad for p in model.parameters()])
-    for other in grads[1:]:
-        for ours, theirs in zip(grads[0], other, strict=True):
-            assert relative_error(ours, theirs) < 1e-2
-
-
-def _loss_of(loss, codes, rectified, batch):
-    assert hasattr(codes, "_orbitset_made")
-    return loss(codes, batch, rectified)["loss"]
-
-
 @pytest.mark.parametrize("size", [32, 64])
 def test_a_gradient_may_be_asked_of_the_codes_first(size):
     images = torch.rand(9, 1, size, size, device="cuda")
@@ -324,17 +289,6 @@ def test_when_codes_went_back_nothing_is_held_by_the_images():
     given = [rectified, *(p.grad for p in model.parameters() if p.grad is not None)]
     of_one_layer = 64 * 64 * 64 * 16 * 2
     assert held < sum(4 * tensor.numel() for tensor in given) + of_one_layer
-
-
-def test_codes_that_were_changed_since_are_not_read_beside():
-    with overlap():
-        codes = torch.ones(4, device="cuda")
-        mark_made(codes)
-    streams: list = []
-    beside(codes, lambda: streams.append(torch.cuda.current_stream()))
-    codes.mul_(2)
-    beside(codes, lambda: streams.append(torch.cuda.current_stream()))
-    assert streams[0] != torch.cuda.current_stream() == streams[1]
 
 
 def test_weights_that_are_not_channels_last_get_their_own_gradients():

@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from orbitset import kernels
+from orbitset.cuda.nvrtc import are_available
 from orbitset.losses import (
+    Mining,
     distance_matrix,
     exemplar_loss,
     mine,
@@ -37,7 +38,7 @@ def _batch(kind, num):
 @pytest.mark.parametrize("kind", ["random", "ties", "one orbit", "singletons", "duplicates"])
 @pytest.mark.parametrize("num", [2, 33, 300])
 def test_mined_triplets_loss_and_gradient_are_the_cpus(variant, kind, num):
-    assert kernels.are_available(torch.device("cuda", 0))
+    assert are_available(torch.device("cuda", 0))
     codes, orbits = _batch(kind, num)
     distances = distance_matrix(codes)
     found = []
@@ -76,7 +77,7 @@ def test_the_triplet_gradient_is_the_same_every_time(mining):
     found = []
     for _ in range(3):
         leaf = codes.clone().requires_grad_()
-        loss, _ = mined_terms(leaf, orbits, mining, margin=12.0)
+        loss, _ = mined_terms(leaf, Mining(orbits, mining), margin=12.0)
         loss.backward()
         found.append((loss, leaf.grad))
     for loss, grad in found[1:]:
@@ -87,7 +88,7 @@ def test_the_triplet_gradient_is_the_same_every_time(mining):
 def test_a_code_that_is_not_finite_makes_the_loss_so(mining):
     codes, orbits = (part.cuda() for part in _batch("random", 33))
     codes[3, 5] = float("nan")
-    assert mined_terms(codes, orbits, mining, margin=12.0)[0].isnan()
+    assert mined_terms(codes, Mining(orbits, mining), margin=12.0)[0].isnan()
 
 
 def test_squared_errors_and_their_gradient_are_the_cpus():
@@ -129,7 +130,7 @@ def test_few_triplets_pull_at_codes_of_any_size(size):
     grads = []
     for device in ("cpu", "cuda"):
         leaf = codes.clone().to(device).requires_grad_()
-        loss, _ = mined_terms(leaf, orbits.to(device), "semihard-else-farthest", margin=3.0 * size)
+        loss, _ = mined_terms(leaf, Mining(orbits.to(device)), margin=3.0 * size)
         loss.backward()
         grads.append(leaf.grad.cpu())
     assert grads[0].norm() > 0

@@ -1,30 +1,31 @@
 """Training steps as they are taken on a GPU; run with -m gpu where there is one."""
 
+import math
+import random
+import time
 import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
+from built_losses import built_loss
 from fused_passes import relative_error
 
 from orbitset.config import with_settings
+from orbitset.cuda.engine import RecordedSteps
+from orbitset.dispatch import disabled
 from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
 from orbitset.errors import ConfigError
-from orbitset.kernels import disabled
-from orbitset.losses import (
-    LossConfig,
-    build_loss,
-    objective,
-)
+from orbitset.losses import as_objective
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.orbits.photometric import PhotometricRanges
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.run_folder import Run
 from orbitset.runs.train import train
-from orbitset.training import fit
 from orbitset.training.monitors import Monitor
 from orbitset.training.optimizer import adam
 from orbitset.training.progress import Silent
-from orbitset.training.steps import ReplayedSteps, choose_steps
+from orbitset.training.steps import choose_steps
 
 pytestmark = pytest.mark.gpu
 
@@ -44,7 +45,8 @@ def _training(method, engine, mode="fixed", *, use_bfloat16=True):
         transformer = SpatialTransformer(in_channels=1, size_px=32).cuda()
         torch.nn.init.normal_(transformer.map.weight, std=0.1)
         model = TransformedEncoder(transformer, model)
-    loss = build_loss(method[:2], LossConfig(), code_size=64, num_orbits=45, default_margin=16.0)
+    margin = {"margin": 16.0} if method[:2] in ("OJ", "OT", "ST") else {}
+    loss = built_loss(method[:2], code_size=64, num_orbits=45, **margin)
     parameters = [*model.parameters(), *loss.cuda().parameters()]
     monitor = Monitor()
     taken, how = choose_steps(
@@ -75,7 +77,7 @@ def test_both_engines_give_the_same_losses_within_rounding(method):
     theirs, reference, _, _ = _training(method, "reference")
     precise, exact, _, _ = _training(method, "reference", use_bfloat16=False)
     ours, fast, monitor, how = _training(method, "auto")
-    assert isinstance(fast, ReplayedSteps) and "fused" in how
+    assert isinstance(fast, RecordedSteps) and "fused" in how
     triples = []
     for step in range(40):
         with torch.no_grad():
@@ -83,7 +85,7 @@ def test_both_engines_give_the_same_losses_within_rounding(method):
             torch._foreach_copy_(precise, theirs)
         triples.append([taken(step)["loss"].clone() for taken in (fast, exact, reference)])
     found, truth, expected = (torch.stack(losses) for losses in zip(*triples, strict=True))
-    assert sum(map(bool, fast._recorded.values())) >= 2
+    assert sum(map(bool, fast.recorded.values())) >= 2
     assert relative_error(found, truth) <= 1.5 * relative_error(expected, truth) + 4e-3
     means, steps = monitor.state
     assert steps == 40
@@ -103,12 +105,12 @@ def test_making_one_batch_leaves_another_as_it_was(sizes, photometric):
     )
     batches = OrbitBatches(orbits, orbits_per_batch=sizes[0], members_per_batch=sizes[1])
     model = RectifyingEncoder(size_px=64, channels=(16, 32), code_size=64).cuda().train()
-    loss = build_loss("OE", LossConfig(), code_size=64, num_orbits=45, default_margin=16.0)
+    loss = built_loss("OE", code_size=64, num_orbits=45)
     optimizer = adam([{"params": list(model.parameters())}], rate=1e-4)
     steps, _ = choose_steps("fast", model, loss, optimizer, batches, Monitor(), use_bfloat16=True)
     for index in range(12):
         steps(index)
-    recorded = [one for kind in steps._recorded.values() for one in kind]
+    recorded = [one for kind in steps.recorded.values() for one in kind]
     assert len(recorded) >= 2
     for one in recorded:
         for other in recorded:
@@ -123,21 +125,134 @@ def test_making_one_batch_leaves_another_as_it_was(sizes, photometric):
 def test_fresh_orbits_are_replayed_too():
     reference = _losses(_training("OE", "reference", mode="fresh")[1])
     taken = _training("OE", "auto", mode="fresh")[1]
-    assert isinstance(taken, ReplayedSteps)
+    assert isinstance(taken, RecordedSteps)
     assert relative_error(_losses(taken), reference) < 3e-2
 
 
-def test_a_loss_that_promises_nothing_is_not_replayed_but_trained():
-    @objective()
-    def spread(codes, batch, rectified):
-        return {"loss": -codes.var(0).clamp(max=4).sum()}
+class _Counting(torch.nn.Module):
+    """The loss changes with a count that Python keeps."""
 
-    orbits = AffineOrbits(torch.randint(0, 256, (20, 1, 14, 14), dtype=torch.uint8).cuda())
-    batches = OrbitBatches(orbits, orbits_per_batch=8, members_per_batch=4)
-    model = RectifyingEncoder(code_size=32).cuda()
-    fit(model, spread, batches, steps=4)
-    with pytest.raises(ConfigError, match="did not promise"):
-        fit(model, spread, batches, steps=4, engine="fast")
+    uses_rectified = False
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, codes, batch, rectified):
+        self.calls += 1
+        return {"loss": codes.square().mean() * (1 + self.calls)}
+
+
+class _Timed(torch.nn.Module):
+    """The loss depends on the clock, which nothing but a comparison can notice."""
+
+    uses_rectified = False
+
+    def forward(self, codes, batch, rectified):
+        return {"loss": codes.square().mean() * (1 + time.perf_counter_ns() % 997)}
+
+
+def _spread(codes, batch):
+    return -codes.var(0).clamp(max=4).sum()
+
+
+def _drawing(codes, batch):
+    return codes.square().mean() * random.random()
+
+
+def _drawing_by_seed(codes, batch):
+    generator = torch.Generator().manual_seed(batch.seed)
+    noise = torch.rand(codes.shape, generator=generator).pin_memory()
+    return (codes * noise.to(codes.device, non_blocking=True)).square().mean()
+
+
+def _dropping(codes, batch):
+    return F.dropout(codes, 0.5).square().mean()
+
+
+def _reading(codes, batch):
+    return codes.square().mean() * (1 if codes.mean().item() > 0 else 2)
+
+
+def _choosing(codes, batch):
+    same = batch.orbits[:, None] == batch.orbits
+    return (codes @ codes.T)[same].square().mean()
+
+
+def _failing_to_record(codes, batch):
+    if torch.cuda.is_current_stream_capturing():
+        raise ValueError("not while recording")
+    return codes.square().mean()
+
+
+def _users_training(loss, engine="auto"):
+    """Steps with a loss that nobody promised anything about, and what is said of them."""
+    images = torch.randint(0, 256, (40, 1, 14, 14), dtype=torch.uint8).cuda()
+    batches = OrbitBatches(
+        AffineOrbits(images, canvas_px=32), orbits_per_batch=8, members_per_batch=4
+    )
+    torch.manual_seed(0)
+    model = RectifyingEncoder(size_px=32, channels=(16, 32), code_size=64).cuda().train()
+    optimizer = adam([{"params": list(model.parameters())}], rate=1e-6)
+    said = []
+    parts = (engine, model, as_objective(loss), optimizer, batches, Monitor())
+    steps, _ = choose_steps(*parts, use_bfloat16=True, note=said.append)
+    return steps, said
+
+
+@pytest.mark.parametrize("loss", [_spread, _dropping])
+def test_a_users_loss_is_recorded_without_a_promise(loss):
+    steps, said = _users_training(loss, "fast")
+    for index in range(40):
+        steps(index)
+    assert steps.is_recording and steps.replays > 30 and not said
+
+
+@pytest.mark.parametrize(
+    ("loss", "word"),
+    [
+        (_Counting(), "changes Python values"),
+        (_drawing, "draws random numbers on the host"),
+        (_drawing_by_seed, "computes on the host"),
+        (_reading, "waits for numbers"),
+        (_choosing, "waits for numbers"),
+        (_failing_to_record, "not while recording"),
+        (_Timed(), "computed anew"),
+    ],
+)
+def test_a_loss_that_cannot_be_recorded_is_noticed_and_trained_with(loss, word):
+    steps, said = _users_training(loss)
+    losses = [steps(index)["loss"].item() for index in range(20)]
+    assert not steps.is_recording and len(said) == 1 and word in said[0]
+    assert all(map(math.isfinite, losses)) and len(set(losses[-4:])) == 4
+    torch.rand(2, device="cuda")  # random numbers are not left as a recording had them
+    if isinstance(loss, _Counting):
+        assert loss.calls == 20
+    with pytest.raises(ConfigError, match="cannot take the fast way"):
+        steps, _ = _users_training(loss, "fast")
+        for index in range(20):
+            steps(index)
+
+
+def test_our_own_random_mining_is_not_recorded():
+    loss = built_loss("OT", code_size=64, num_orbits=40, margin=16.0, mining="semihard-random")
+    steps, said = _users_training(loss)
+    for index in range(6):
+        steps(index)
+    assert not steps.is_recording and "computes on the host" in said[0]
+
+
+def test_comparing_leaves_the_training_as_it_was():
+    """Buffers and random numbers are put back."""
+    steps, _ = _users_training(_dropping)
+    for index in range(8):
+        steps(index)
+    before = [value.clone() for value in steps.network.state_dict().values()]
+    random_state = torch.cuda.get_rng_state()
+    steps._computed_anew(8)
+    for value, kept in zip(steps.network.state_dict().values(), before, strict=True):
+        assert torch.equal(value, kept)
+    assert torch.equal(torch.cuda.get_rng_state(), random_state)
 
 
 def test_a_killed_fast_run_goes_on(tmp_path):
@@ -164,11 +279,15 @@ def test_a_killed_fast_run_goes_on(tmp_path):
 def test_a_replayed_step_waits_for_nothing():
     taken = _training("OJ", "auto")[1]
     _losses(taken)
+    start = 40
+    while taken.replays < 64:  # the next comparison, which waits, is at 128
+        taken(start)
+        start += 1
     torch.cuda.synchronize()
     with warnings.catch_warnings(action="ignore"):
         torch.cuda.set_sync_debug_mode("error")
     try:
-        for step in range(40, 60):  # over the ends of passes and epochs
+        for step in range(start, start + 20):  # over the ends of passes and epochs
             taken(step)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -29,7 +29,7 @@ from orbitset.recipes.losses import LossContext, build_loss
 from orbitset.recipes.methods import Method, parse_method
 from orbitset.recipes.outside_loss import method_named, method_of
 from orbitset.recipes.unused import belonging
-from orbitset.training import fit as train
+from orbitset.training.fit import fit as train
 
 _ENCODE_BATCH = 512
 _MARGIN_FRACTION = 0.4

@@ -24,7 +24,7 @@ _INSTRUCTIONS = re.findall(r"^static \w+ (\w+)\(", (_FOLDER / "instructions.h").
 
 
 class EmulatedKernel:
-    """Stands in for `orbitset.kernels.nvrtc.Kernel`."""
+    """Stands in for `orbitset.cuda.nvrtc.Kernel`."""
 
     resident_blocks = 3
 

@@ -75,23 +75,10 @@ def test_a_transformed_encoder_encodes_what_the_transformer_shows():
         assert torch.equal(ours, theirs)
 
 
-def test_it_stands_in_front_of_any_encoder_and_promises_no_more_than_that_one():
+def test_it_stands_in_front_of_any_encoder():
     class Plain(nn.Module):
         def encode(self, images):
             return images.flatten(1)
 
     model = TransformedEncoder(_transformer(), Plain())
     assert model.encode(torch.rand(2, 1, 32, 32)).shape == (2, 1024)
-    assert not model.is_replayable
-    assert model.fused() == (None, "the encoder has no kernels")
-    inner = RectifyingEncoder(size_px=32, channels=(16,), code_size=16)
-    assert TransformedEncoder(_transformer(), inner).is_replayable
-
-
-def test_its_fused_twin_shares_the_transformer(monkeypatch):
-    inner = RectifyingEncoder(size_px=32, channels=(16,), code_size=16)
-    twin = nn.Identity()
-    monkeypatch.setattr(RectifyingEncoder, "fused", lambda self: (twin, ""))
-    model = TransformedEncoder(_transformer(), inner)
-    fused, reason = model.fused()
-    assert fused.transformer is model.transformer and fused.encoder is twin and reason == ""

@@ -1,21 +1,19 @@
 import dataclasses
-import math
 from typing import get_args
 
 import pytest
 import torch
+from built_losses import built_loss
 
 from orbitset.errors import ConfigError
 from orbitset.losses import (
     Autoencoder,
     Exemplar,
-    LossConfig,
     OrbitJoint,
     SupervisedTriplet,
-    build_loss,
+    as_objective,
     distance_matrix,
     exemplar_loss,
-    objective,
 )
 from orbitset.losses.mining import Variant
 from orbitset.orbits.batches import Batch
@@ -177,8 +175,9 @@ def test_autoencoder_compares_with_the_input(
 @pytest.fixture(params=["OJ", "OJ-sum", "OT", "OE", "ST", "EX", "AE"])
 def method(request, rng):
     name, _, reduction = request.param.partition("-")
-    config = LossConfig(margin=1.0, reduction=reduction or "mean")
-    loss = build_loss(name, config, code_size=CODE_SIZE, num_orbits=4).double()
+    settings = {"reduction": reduction or "mean"} if name != "EX" else {}
+    settings |= {"margin": 1.0} if name in ("OJ", "OT", "ST") else {}
+    loss = built_loss(name, code_size=CODE_SIZE, num_orbits=4, **settings).double()
     with torch.no_grad():
         for parameter in loss.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=rng))
@@ -235,7 +234,7 @@ def test_a_nan_code_gives_a_nan_loss(codes, batch, variant, row):
 @pytest.mark.parametrize("name", ["OJ", "OE", "AE"])
 def test_a_nan_pixel_gives_a_nan_loss(name, codes, batch, rectified):
     rectified[3, 0, 1, 1] = torch.nan
-    loss = build_loss(name, LossConfig(), code_size=CODE_SIZE, num_orbits=4)
+    loss = built_loss(name, code_size=CODE_SIZE, num_orbits=4)
     assert loss(codes, batch, rectified)["loss"].isnan()
 
 
@@ -252,7 +251,7 @@ def test_orbit_joint_with_both_weights_zero_is_refused():
         OrbitJoint(discriminate_weight=0, rectify_weight=0)
 
 
-@pytest.mark.parametrize("build", [OrbitJoint, SupervisedTriplet, LossConfig])
+@pytest.mark.parametrize("build", [OrbitJoint, SupervisedTriplet])
 def test_an_unknown_mining_is_refused_with_the_nearest_name(build):
     with pytest.raises(ConfigError, match="mining is 'hardst'") as error:
         build(mining="hardst")
@@ -264,69 +263,22 @@ def test_rectified_images_of_another_shape_are_refused(codes, batch, rectified):
         OrbitJoint()(codes, batch, rectified[..., :1])
 
 
-@pytest.mark.parametrize("uses_rectified", [False, True])
-def test_objective_makes_a_module_of_a_function(uses_rectified, codes, batch, rectified):
-    @objective(uses_rectified=uses_rectified)
+def test_a_function_of_three_is_an_objective_that_decodes(codes, batch, rectified):
+    @as_objective
     def difference(codes, batch, rectified):
         return {"loss": codes.sum() - batch.images.sum() - rectified.sum()}
 
     terms = difference(codes, batch, rectified)
-    wanted = codes.sum() - batch.images.sum() - rectified.sum()
-    assert isinstance(difference, torch.nn.Module)
-    assert difference.uses_rectified is uses_rectified
-    torch.testing.assert_close(terms["loss"], wanted)
+    assert isinstance(difference, torch.nn.Module) and difference.uses_rectified is True
+    expected = codes.sum() - batch.images.sum() - rectified.sum()
+    torch.testing.assert_close(terms["loss"], expected)
 
 
-def test_objective_uses_no_rectified_images_unless_asked():
-    assert objective()(lambda codes, batch, rectified: {}).uses_rectified is False
-
-
-@pytest.mark.parametrize("name", ["margin", "discriminate_weight", "rectify_weight"])
-@pytest.mark.parametrize("value", [0, -1.0, math.nan])
-def test_loss_config_refuses_numbers_that_are_not_above_zero(name, value):
-    with pytest.raises(ConfigError, match=f"loss.{name} is {value}; give a number above 0"):
-        LossConfig(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "choices"),
-    [("scale", "one of as-printed, own-dimension"), ("reduction", "one of mean, sum")],
-)
-def test_loss_config_refuses_unknown_choices_and_names_the_known(name, choices):
-    with pytest.raises(ConfigError, match=f"loss.{name} is 'typo'; choose {choices}"):
-        LossConfig(**{name: "typo"})
-
-
-def test_loss_config_reaches_every_setting_of_the_loss():
-    config = LossConfig(
-        margin=0.7,
-        discriminate_weight=2.0,
-        rectify_weight=3.0,
-        scale="own-dimension",
-        reduction="sum",
-        mining="hardest",
-    )
-    loss = build_loss("OJ", config, code_size=CODE_SIZE, num_orbits=4)
-    elsewhere = ("margin_fraction", "classify_weight")
-    given = {name: value for name, value in vars(config).items() if name not in elsewhere}
-    assert all(getattr(loss, name) == value for name, value in given.items())
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "uses_rectified"),
-    [
-        ("OJ", OrbitJoint, True),
-        ("OT", OrbitJoint, False),
-        ("OE", OrbitJoint, True),
-        ("ST", SupervisedTriplet, False),
-        ("EX", Exemplar, False),
-        ("AE", Autoencoder, True),
-    ],
-)
-def test_build_loss_gives_the_objective_of_every_method(name, kind, uses_rectified):
-    loss = build_loss(name, LossConfig(), code_size=CODE_SIZE, num_orbits=4)
-    assert isinstance(loss, kind)
-    assert loss.uses_rectified is uses_rectified
+def test_a_function_of_two_gives_the_loss_itself(codes, batch):
+    spread = as_objective(lambda codes, batch, *, power=2: (codes**power).sum())
+    assert spread.uses_rectified is False
+    torch.testing.assert_close(spread(codes, batch, None)["loss"], codes.square().sum())
+    assert as_objective(spread) is spread
 
 
 def test_random_mining_depends_on_the_batch_seed_alone(codes, batch):
@@ -355,8 +307,7 @@ def test_classes_count_for_images_that_have_one(codes, batch, rectified, name, l
     seen = dataclasses.replace(batch, labels=labels)
     sizes = {"code_size": CODE_SIZE, "num_orbits": 4}
     torch.manual_seed(0)
-    config = LossConfig(margin=1.0, classify_weight=0.7)
-    loss = build_loss(name, config, num_classes=3, **sizes).double()
+    loss = built_loss(name, num_classes=3, classify_weight=0.7, **sizes).double()
     given = rectified if loss.uses_rectified else None
     terms = loss(codes.requires_grad_(), seen, given)
     alone = loss.objective(codes, seen, given)["loss"]
@@ -375,12 +326,8 @@ def test_classes_count_for_images_that_have_one(codes, batch, rectified, name, l
     assert terms["right"].item() == pytest.approx(sum(right) / max(1, len(errors)))
 
 
-def test_classes_need_labels_of_two_at_least(codes, batch):
-    config = LossConfig(classify_weight=1.0)
-    with pytest.raises(ConfigError, match="have 1; give labels of at least 2"):
-        build_loss("OT", config, code_size=CODE_SIZE, num_orbits=4, num_classes=1)
-    loss = build_loss("OT", config, code_size=CODE_SIZE, num_orbits=4, num_classes=2).double()
+def test_classes_need_labels(codes, batch):
+    sizes = {"code_size": CODE_SIZE, "num_orbits": 4, "num_classes": 2}
+    loss = built_loss("OT", classify_weight=1.0, **sizes).double()
     with pytest.raises(ConfigError, match="these images have none"):
         loss(codes, dataclasses.replace(batch, labels=None), None)
-    with pytest.raises(ConfigError, match="classify_weight is -1"):
-        LossConfig(classify_weight=-1)

@@ -170,8 +170,3 @@ def test_a_few_missing_members_change_neither_the_batches_nor_the_epoch():
         for batches in (whole, holed)
     ]
     assert shapes[0] == shapes[1]
-
-
-def test_streamed_orbits_do_not_promise_to_be_replayed():
-    assert not some_orbits(is_streamed=True)[0].is_replayable
-    assert some_orbits(is_streamed=False)[0].is_replayable

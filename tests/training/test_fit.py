@@ -4,10 +4,11 @@ import time
 
 import pytest
 import torch
+from built_losses import built_loss
 
 from orbitset.encoders import RectifyingEncoder
 from orbitset.errors import TrainingError
-from orbitset.losses import LossConfig, build_loss, objective
+from orbitset.losses import as_objective
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.run_folder import Run
 from orbitset.training import fit
@@ -24,7 +25,7 @@ def _parts(method="OJ"):
     batches = OrbitBatches(orbits, orbits_per_batch=6, members_per_batch=2)
     torch.manual_seed(0)
     model = RectifyingEncoder(size_px=16, channels=(4, 8), code_size=8)
-    loss = build_loss(method, LossConfig(), code_size=8, num_orbits=24)
+    loss = built_loss(method, code_size=8, num_orbits=24)
     return model, loss, batches
 
 
@@ -78,7 +79,7 @@ def test_metrics_hold_position_terms_and_monitors(tmp_path):
 def test_first_non_finite_term_stops_training_and_is_named():
     model, _, batches = _parts()
 
-    @objective()
+    @as_objective
     def explode(codes, batch, rectified):
         value = codes.sum() * (float("inf") if explode.calls == 3 else 1.0)
         explode.calls += 1
@@ -113,7 +114,7 @@ def test_collapse_is_noted_once_when_it_stays(evaluate_at, noted_at):
         def note(self, message):
             self.messages.append(message)
 
-    @objective()
+    @as_objective
     def shrink(codes, batch, rectified):
         return {"loss": (codes - 5).square().mean()}
 
@@ -128,7 +129,7 @@ def test_collapse_is_noted_once_when_it_stays(evaluate_at, noted_at):
 
 
 def test_own_loss_in_a_few_lines():
-    @objective()
+    @as_objective
     def contrast(codes, batch, rectified):
         logits = codes @ codes.T
         same = (batch.orbits[:, None] == batch.orbits).float()

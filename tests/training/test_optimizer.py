@@ -39,16 +39,3 @@ def test_parts_that_are_not_there_are_refused():
         groups_of(net, nn.Module(), rate_shares={"missing.": 0.1})
     with pytest.raises(ValueError, match="rate_shares gives 'weight' -1"):
         groups_of(net, nn.Module(), rate_shares={"weight": -1})
-
-
-def test_hooks_are_called_once_for_a_step():
-    torch.optim.Adam([_weight()])  # after which torch calls hooks around its own step too
-    weight = _weight()
-    weight.grad = torch.ones_like(weight)
-    optimizer = adam([{"params": [weight]}], rate=0.1)
-    called = []
-    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
-    optimizer.register_step_post_hook(lambda *_: called.append("after"))
-    optimizer.step()
-    assert called == ["before", "after"] and weight.item() == pytest.approx(0.9)
-    assert optimizer.step(lambda: torch.tensor(3.0)) == 3

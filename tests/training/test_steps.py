@@ -1,10 +1,10 @@
 import pytest
 import torch
+from built_losses import built_loss
 
-from orbitset import kernels
+from orbitset import dispatch
 from orbitset.encoders import RectifyingEncoder
 from orbitset.errors import ConfigError
-from orbitset.losses import LossConfig, build_loss, objective
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.training.fit import fit
 from orbitset.training.monitors import Monitor
@@ -19,7 +19,7 @@ def _parts():
         AffineOrbits(images, canvas_px=16, members=5), orbits_per_batch=4, members_per_batch=2
     )
     model = RectifyingEncoder(size_px=16, channels=(4,), code_size=8)
-    loss = build_loss("OJ", LossConfig(), code_size=8, num_orbits=12)
+    loss = built_loss("OJ", code_size=8, num_orbits=12)
     return model, loss, adam([{"params": list(model.parameters())}], rate=1e-3), batches
 
 
@@ -37,46 +37,21 @@ def test_steps_are_train_step_on_one_batch_after_another():
     assert monitor.means()["loss"] == pytest.approx(sum(expected) / 3)
 
 
-def test_the_reference_engine_uses_no_kernels(monkeypatch):
+def test_the_reference_engine_runs_plain_code_throughout(monkeypatch):
     model, loss, optimizer, batches = _parts()
-    monkeypatch.setattr(kernels, "are_available", lambda device: pytest.fail("was asked"))
     steps, _ = choose_steps(
         "reference", model, loss, optimizer, batches, Monitor(), use_bfloat16=False
     )
-    seen = []
-    monkeypatch.setattr(batches, "batch", lambda i: seen.append(kernels._is_enabled) or whole(i))
+    enabled = []
+    monkeypatch.setattr(
+        batches, "batch", lambda i: enabled.append(dispatch.is_enabled()) or whole(i)
+    )
     whole = type(batches).batch.__get__(batches)
     steps(0)
-    assert seen == [False] and kernels._is_enabled
+    assert enabled == [False] and dispatch.is_enabled()
 
 
 def test_the_fast_engine_is_refused_where_there_is_none():
     model, loss, _, batches = _parts()
     with pytest.raises(ConfigError, match="cannot take the fast way: it needs an NVIDIA GPU"):
         fit(model, loss, batches, steps=1, engine="fast")
-
-
-@pytest.mark.parametrize(
-    ("mining", "is_replayable"),
-    [("semihard-else-farthest", True), ("batch-hard", True), ("semihard-random", False),
-     ("all", True), ("semihard", True)],
-)  # fmt: skip
-def test_only_what_works_on_the_device_alone_may_be_replayed(mining, is_replayable):
-    for method in ("OJ", "OT", "ST"):
-        loss = build_loss(method, LossConfig(mining=mining), code_size=8, num_orbits=4)
-        assert loss.is_replayable is is_replayable
-
-
-def test_batches_promise_what_their_orbits_promise():
-    _, _, _, batches = _parts()
-    assert batches.is_replayable
-    batches.orbits = object()
-    assert not batches.is_replayable
-
-
-def test_a_users_loss_is_not_replayed_unless_it_promises():
-    def function(codes, batch, rectified):
-        return {"loss": codes.sum()}
-
-    assert not objective()(function).is_replayable
-    assert objective(is_replayable=True)(function).is_replayable

@@ -143,22 +143,6 @@ class RectifyingEncoder(nn.Module):
         codes, switches = self._encode(images_NCSS, keep_switches=keep)
         return codes, self._decode(codes, switches)
 
-    @property
-    def is_replayable(self) -> bool:
-        """Works on the device alone, with shapes that depend on the batch's: can be recorded and replayed."""
-        return type(self) is RectifyingEncoder
-
-    def fused(self) -> tuple[nn.Module | None, str]:
-        """This model's training pass with kernels of its own, sharing its weights; or None, and why.
-
-        Called as the model is, it gives what the model gives under bfloat16 autocast, several times as fast.
-        """
-        from orbitset.encoders.fused import FusedEncoder
-        from orbitset.encoders.fused_plan import why_not_fused
-
-        reason = why_not_fused(self)
-        return (FusedEncoder(self), "") if reason is None else (None, reason)
-
     def _encode(self, images: Tensor, *, keep_switches: bool) -> tuple[Tensor, list[Tensor]]:
         self.check(images)
         images = self.contrast(images).contiguous(memory_format=torch.channels_last)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from orbitset.errors import ConfigError
 
-_FILTERS, _KERNEL, _POOL = 20, 5, 2
+_FILTERS, _FILTER_PX, _POOL = 20, 5, 2
 _SMALLEST_PX = 28
 """Below, the second convolution has nothing left to look at."""
 
@@ -34,9 +34,9 @@ class SpatialTransformer(nn.Module):
                 f"images of {size_px} px are too small for a spatial transformer; "
                 f"give at least {_SMALLEST_PX}"
             )
-        self.first = nn.Conv2d(in_channels, _FILTERS, _KERNEL)
-        self.second = nn.Conv2d(_FILTERS, _FILTERS, _KERNEL)
-        left_px = (size_px // _POOL - _KERNEL + 1) // _POOL - _KERNEL + 1
+        self.first = nn.Conv2d(in_channels, _FILTERS, _FILTER_PX)
+        self.second = nn.Conv2d(_FILTERS, _FILTERS, _FILTER_PX)
+        left_px = (size_px // _POOL - _FILTER_PX + 1) // _POOL - _FILTER_PX + 1
         self.hidden = nn.Linear(_FILTERS * left_px**2, _FILTERS)
         self.map = nn.Linear(_FILTERS, 6)
         nn.init.zeros_(self.map.weight)
@@ -93,16 +93,6 @@ class TransformedEncoder(nn.Module):
 
     def forward(self, images_NCSS: Tensor) -> Any:
         return self.encoder(self.transform(images_NCSS))
-
-    @property
-    def is_replayable(self) -> bool:
-        return bool(getattr(self.encoder, "is_replayable", False))
-
-    def fused(self) -> tuple[nn.Module | None, str]:
-        """The same with the encoder's fused twin; or None, and why."""
-        offer = getattr(self.encoder, "fused", None)
-        twin, reason = offer() if offer else (None, "the encoder has no kernels")
-        return (TransformedEncoder(self.transformer, twin) if twin is not None else None), reason
 
     def _part(self, name: str) -> Any:
         return getattr(self.encoder, name)

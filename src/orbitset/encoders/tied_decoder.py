@@ -1,6 +1,6 @@
 """The paper's decoder: the encoder reversed, with its weights transposed and biases of its own.
 
-A tied deconvolution of stride 1 is the transposed convolution with the encoder's kernel. Every layer
+A tied deconvolution of stride 1 is the transposed convolution with the encoder's filters. Every layer
 but the last has batch norm (which carries the free bias) and ReLU; the last is linear.
 """
 

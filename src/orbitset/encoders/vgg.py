@@ -51,7 +51,7 @@ class VGGEncoder(nn.Module):
         return self.code(features.flatten(1)), switches
 
     def tied_weight(self, index: int) -> Tensor:
-        """The kernel of one convolution, for the decoder to use transposed."""
+        """The filters of one convolution, for the decoder to use transposed."""
         weight = self.convs[index].weight
         assert isinstance(weight, Tensor)
         return weight

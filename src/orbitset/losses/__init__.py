@@ -7,34 +7,29 @@ from orbitset.losses.methods import (
     Autoencoder,
     Classified,
     Exemplar,
-    LossConfig,
     OrbitJoint,
     SupervisedTriplet,
     as_objective,
-    build_loss,
-    objective,
 )
 from orbitset.losses.mining import Mined, Triplets, mine
-from orbitset.losses.triplet import TripletLoss, TripletMiner, triplet_loss
+from orbitset.losses.triplet import Mining, TripletLoss, TripletMiner, triplet_loss
 
 __all__ = [
     "Autoencoder",
     "Classified",
     "Exemplar",
     "JointLoss",
-    "LossConfig",
     "Mined",
+    "Mining",
     "OrbitJoint",
     "SupervisedTriplet",
     "TripletLoss",
     "TripletMiner",
     "Triplets",
     "as_objective",
-    "build_loss",
     "distance_matrix",
     "exemplar_loss",
     "mine",
-    "objective",
     "orbit_joint_loss",
     "paired_distances",
     "reconstruction_loss",

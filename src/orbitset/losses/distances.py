@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orbitset import kernels
+from orbitset.dispatch import accelerated
 from orbitset.precision import products_in
 
 _CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**25}
@@ -35,20 +35,19 @@ def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor
     b = a if others_MD is None else others_MD - centre
     with products_in("ieee", a.device):
         products = a @ b.T
-    is_underived = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    is_plain = is_underived and products.dtype == torch.float32 and len(products) > 0
-    if others_MD is None and is_plain and kernels.serve(products):
-        from orbitset.kernels.triplets import distances_from_products
+    if others_MD is None:
+        return _among_themselves(products)
+    return _from_products(products, a.square().sum(1), b.square().sum(1))
 
-        return distances_from_products(products)
-    if others_MD is None:
-        squares_N = squares_M = products.diagonal()
-    else:
-        squares_N, squares_M = a.square().sum(1), b.square().sum(1)
-    distances = (squares_N[:, None] + squares_M).sub_(products, alpha=2).clamp_(min=0)
-    if others_MD is None:
-        distances.fill_diagonal_(0)
-    return distances
+
+@accelerated("distances_from_products")
+def _among_themselves(products_NN: Tensor) -> Tensor:
+    squares_N = products_NN.diagonal()
+    return _from_products(products_NN, squares_N, squares_N).fill_diagonal_(0)
+
+
+def _from_products(products_NM: Tensor, squares_N: Tensor, squares_M: Tensor) -> Tensor:
+    return (squares_N[:, None] + squares_M).sub_(products_NM, alpha=2).clamp_(min=0)
 
 
 def are_few(num_pairs: int, num_codes: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orbitset import kernels
+from orbitset.dispatch import accelerated
 from orbitset.losses.distances import distance_matrix, weighted_gradient
 from orbitset.losses.mining import SCAN_LIMIT, check_orbits, positives
 
@@ -33,6 +33,13 @@ def every_triplet_terms(
     >>> [term.item() for term in every_triplet_terms(codes, torch.tensor([0, 0, 1]), margin=4.0)]
     [1.0, 0.5]
     """
+    return _terms(codes_ND, orbit_N, margin, is_semihard)
+
+
+@accelerated("every_triplet_terms")
+def _terms(
+    codes_ND: Tensor, orbit_N: Tensor, margin: float, is_semihard: bool
+) -> tuple[Tensor, Tensor]:
     loss, active = _EveryTriplet.apply(codes_ND, orbit_N, margin, is_semihard)
     return loss, active
 
@@ -44,16 +51,7 @@ class _EveryTriplet(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         distance_NN = distance_matrix(codes_ND.double())
         check_orbits(distance_NN, orbit_N)
-        is_plain = not is_semihard and codes_ND.dtype == torch.float32
-        ctx.by_kernels = is_plain and kernels.serve(distance_NN, orbit_N)
-        if ctx.by_kernels:
-            from orbitset.kernels import triplets as fast
-
-            ctx.by_kernels = fast.can_weigh_every(len(codes_ND))
-        if ctx.by_kernels:
-            weights_NN, loss, active = fast.weigh_every(distance_NN, orbit_N, margin=margin)
-        else:
-            weights_NN, loss, active = _weigh(distance_NN, orbit_N, margin, is_semihard)
+        weights_NN, loss, active = _weigh(distance_NN, orbit_N, margin, is_semihard)
         ctx.save_for_backward(codes_ND, weights_NN)
         active = active.to(codes_ND.dtype)
         ctx.mark_non_differentiable(active)
@@ -63,10 +61,6 @@ class _EveryTriplet(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         codes_ND, weights_NN = ctx.saved_tensors
-        if ctx.by_kernels:
-            from orbitset.kernels import triplets as fast
-
-            return fast.gradient_by_counts(codes_ND, weights_NN, grad), None, None, None
         return weighted_gradient(codes_ND, grad * weights_NN.to(codes_ND.dtype)), None, None, None
 
 

@@ -5,12 +5,11 @@ Shapes: N codes of k entries, N images of d pixel values.
 
 from typing import Literal, NamedTuple, get_args
 
-import torch
 from torch import Tensor
 
-from orbitset import kernels
+from orbitset.dispatch import accelerated
 from orbitset.errors import check_choice
-from orbitset.losses.triplet import Reduction, triplet_terms
+from orbitset.losses.triplet import Mining, Reduction, mined_terms, triplet_terms
 
 Scale = Literal["as-printed", "own-dimension"]
 
@@ -46,13 +45,11 @@ def _weighted_error(images: Tensor, targets: Tensor, weight: float, reduction: R
             "give one target of the same size per image"
         )
     check_choice("reduction", reduction, get_args(Reduction))
-    is_plain = images.dtype == targets.dtype == torch.float32 and not targets.requires_grad
-    if is_plain and len(images) and kernels.serve(images, targets):
-        from orbitset.kernels.squared_error import SquaredError
+    return _squared_error(images, targets, weight, reduction)
 
-        by_images = 1 / len(images) if reduction == "mean" else 1
-        error: Tensor = SquaredError.apply(images, targets, weight * by_images)
-        return error
+
+@accelerated("squared_error")
+def _squared_error(images: Tensor, targets: Tensor, weight: float, reduction: Reduction) -> Tensor:
     squares_N = (images - targets).square().flatten(1).sum(1)
     return weight * (squares_N.mean() if reduction == "mean" else squares_N.sum())
 
@@ -61,7 +58,7 @@ def orbit_joint_loss(
     codes: Tensor,
     rectified: Tensor | None,
     canonical: Tensor,
-    triplets: tuple[Tensor, Tensor, Tensor] | None,
+    triplets: tuple[Tensor, Tensor, Tensor] | Mining | None,
     *,
     margin: float,
     valid: Tensor | None = None,
@@ -73,8 +70,9 @@ def orbit_joint_loss(
     """Mean or sum over x_i of lambda1/d L_t + lambda2/k L_e.   [paper, eq. orbit_loss]
 
     The paper divides the term in code space by the number of pixels d and the term in pixel space by
-    the code size k; scale="own-dimension" swaps the two. With rectify_weight 0 it is the orbit triplet
-    loss, with discriminate_weight 0 the orbit encoder; what a term of weight 0 needs may be None.
+    the code size k; scale="own-dimension" swaps the two. Triplets are rows, or a `Mining` that says how to
+    choose them. With rectify_weight 0 it is the orbit triplet loss, with discriminate_weight 0 the orbit
+    encoder; what a term of weight 0 needs may be None.
 
     >>> import torch
     >>> codes, images = torch.randn(4, 8), torch.rand(4, 1, 6, 6)
@@ -83,43 +81,22 @@ def orbit_joint_loss(
     >>> bool(loss.total == loss.discriminate), loss.rectify.item()
     (True, 0.0)
     """
-    hinge = None
+    check_choice("scale", scale, get_args(Scale))
+    d, k = canonical.shape[1:].numel(), codes.shape[1]
+    over_t, over_e = (d, k) if scale == "as-printed" else (k, d)
+    discriminate = active = rectify = canonical.new_zeros(())
     if discriminate_weight:
         if triplets is None:
             raise ValueError("the discriminate term needs triplets; mine them from the codes")
-        hinge = triplet_terms(codes, triplets, margin=margin, valid=valid, reduction=reduction)
-    by_discriminate, by_rectify = factors(codes, canonical, scale)
-    return joined(
-        None if hinge is None else (discriminate_weight * by_discriminate * hinge[0], hinge[1]),
-        rectified,
-        canonical,
-        rectify_weight=rectify_weight * by_rectify,
-        reduction=reduction,
-    )
-
-
-def factors(codes: Tensor, canonical: Tensor, scale: Scale) -> tuple[float, float]:
-    """What the discriminate and the rectify term are multiplied with, beside their weights."""
-    check_choice("scale", scale, get_args(Scale))
-    by_pixels, by_code = 1 / canonical.shape[1:].numel(), 1 / codes.shape[1]
-    return (by_pixels, by_code) if scale == "as-printed" else (by_code, by_pixels)
-
-
-def joined(
-    discriminate: tuple[Tensor, Tensor] | None,
-    rectified: Tensor | None,
-    canonical: Tensor,
-    *,
-    rectify_weight: float,
-    reduction: Reduction,
-) -> JointLoss:
-    """`orbit_joint_loss` with the weighted discriminate term and its active fraction at hand."""
-    if not rectify_weight:
-        term, active = discriminate or (canonical.new_zeros(()), canonical.new_zeros(()))
-        return JointLoss(term, term, torch.zeros_like(term), active)
-    if rectified is None:
-        raise ValueError("the rectify term needs the rectified images; pass model(images)[1]")
-    rectify = _weighted_error(rectified, canonical, rectify_weight, reduction)
-    if discriminate is None:
-        return JointLoss(rectify, *(torch.zeros_like(rectify), rectify, torch.zeros_like(rectify)))
-    return JointLoss(discriminate[0] + rectify, discriminate[0], rectify, discriminate[1])
+        if isinstance(triplets, Mining):
+            hinge, active = mined_terms(codes, triplets, margin=margin, reduction=reduction)
+        else:
+            hinge, active = triplet_terms(
+                codes, triplets, margin=margin, valid=valid, reduction=reduction
+            )
+        discriminate = discriminate_weight * (1 / over_t) * hinge
+    if rectify_weight:
+        if rectified is None:
+            raise ValueError("the rectify term needs the rectified images; pass model(images)[1]")
+        rectify = _weighted_error(rectified, canonical, rectify_weight * (1 / over_e), reduction)
+    return JointLoss(discriminate + rectify, discriminate, rectify, active)

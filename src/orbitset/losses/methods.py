@@ -1,30 +1,23 @@
-"""The paper's methods as objectives: what to ask of a batch once it has been encoded.
+"""The paper's methods as objectives, which turn the codes of a batch into what is minimised.
 
 An objective is called as objective(codes, batch, rectified) and gives named terms, of which `loss` is
-the one that is minimised; `rectified` is None unless `uses_rectified`. Any function of that form can be
-trained with: see `objective`.
-
-An objective that says `is_replayable` promises to work on the GPU alone, on tensors whose shapes depend on
-the batch's only: nothing read back, nothing drawn on the host, no Python state. Its step can be recorded.
+minimised; `rectified` is None unless the objective says `uses_rectified`. `as_objective` makes one of any
+function.
 """
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orbitset.errors import ConfigError, check_choice
-from orbitset.kernels.streams import beside
+from orbitset.errors import ConfigError
 from orbitset.losses.exemplar import exemplar_loss
-from orbitset.losses.joint import Scale, factors, joined, reconstruction_loss
+from orbitset.losses.joint import Scale, orbit_joint_loss, reconstruction_loss
 from orbitset.losses.mining import Variant, check_variant
-from orbitset.losses.triplet import REPLAYABLE, Reduction, mined_terms
+from orbitset.losses.triplet import Mining, Reduction, mined_terms
 
-Method = Literal["OJ", "OT", "OE", "ST", "EX", "AE"]
 Terms = Mapping[str, Tensor]
 
 
@@ -69,29 +62,17 @@ class OrbitJoint(nn.Module):
         self.discriminate_weight, self.rectify_weight = discriminate_weight, rectify_weight
         self.scale, self.reduction = scale, reduction
         self.uses_rectified = rectify_weight != 0
-        self.is_replayable = mining in REPLAYABLE
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
-        canonical = batch.canonical
-        by_discriminate, by_rectify = factors(codes, canonical, self.scale)
-
-        def discriminate() -> tuple[Tensor, Tensor]:
-            hinge, active = mined_terms(
-                codes,
-                batch.orbits,
-                self.mining,
-                margin=self.margin,
-                reduction=self.reduction,
-                max_members=batch.max_members,
-                seed=batch.seed,
-            )
-            return self.discriminate_weight * by_discriminate * hinge, active
-
-        loss = joined(
-            beside(codes, discriminate) if self.discriminate_weight else None,
+        loss = orbit_joint_loss(
+            codes,
             rectified,
-            canonical,
-            rectify_weight=self.rectify_weight * by_rectify,
+            batch.canonical,
+            Mining(batch.orbits, self.mining, batch.max_members, batch.seed),
+            margin=self.margin,
+            discriminate_weight=self.discriminate_weight,
+            rectify_weight=self.rectify_weight,
+            scale=self.scale,
             reduction=self.reduction,
         )
         terms = {"loss": loss.total}
@@ -117,19 +98,12 @@ class SupervisedTriplet(nn.Module):
         super().__init__()
         check_variant(mining)
         self.margin, self.reduction, self.mining = margin, reduction, mining
-        self.is_replayable = mining in REPLAYABLE
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         if batch.labels is None:
             raise ConfigError("ST learns from class labels, and these images have none")
-        hinge, active = mined_terms(
-            codes,
-            batch.labels,
-            self.mining,
-            margin=self.margin,
-            reduction=self.reduction,
-            seed=batch.seed,
-        )
+        mining = Mining(batch.labels, self.mining, seed=batch.seed)
+        hinge, active = mined_terms(codes, mining, margin=self.margin, reduction=self.reduction)
         return {"loss": hinge, "discriminate": hinge, "active": active}
 
 
@@ -137,7 +111,6 @@ class Exemplar(nn.Module):
     """EX: one class per orbit, told apart by a linear classifier that is learned and then thrown away."""
 
     uses_rectified = False
-    is_replayable = True
 
     def __init__(self, *, code_size: int, num_orbits: int) -> None:
         super().__init__()
@@ -152,7 +125,6 @@ class Autoencoder(nn.Module):
     """AE: give back the input."""
 
     uses_rectified = True
-    is_replayable = True
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -179,7 +151,6 @@ class Classified(nn.Module):
         self.objective, self.weight = objective, weight
         self.classifier = nn.Linear(code_size, num_classes)
         self.uses_rectified = bool(getattr(objective, "uses_rectified", False))
-        self.is_replayable = bool(getattr(objective, "is_replayable", False))
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         if batch.labels is None:
@@ -201,131 +172,29 @@ class Classified(nn.Module):
 
 
 class _Function(nn.Module):
-    def __init__(
-        self, function: Callable[..., Terms], uses_rectified: bool, is_replayable: bool
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], num_arguments: int) -> None:
         super().__init__()
-        self.function, self.uses_rectified = function, uses_rectified
-        self.is_replayable = is_replayable
+        self.function, self.num_arguments = function, num_arguments
+        self.uses_rectified = num_arguments > 2
 
-    def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
-        return self.function(codes, batch, rectified)
+    def forward(self, *arguments: Any) -> Terms:
+        terms = self.function(*arguments[: self.num_arguments])
+        return terms if isinstance(terms, Mapping) else {"loss": terms}
 
 
-def objective(
-    *, uses_rectified: bool = False, is_replayable: bool = False
-) -> Callable[[Callable[..., Terms]], nn.Module]:
-    """Make an objective of a function of (codes, batch, rectified) that gives {"loss": …}.
+def as_objective(loss: Callable[..., Any]) -> nn.Module:
+    """Make an objective of a function of (codes, batch) or (codes, batch, rectified), which gives the loss or
+    named terms with a `loss`; a module is one already.
 
-    `is_replayable` is a promise, see above: with it a step on a GPU is recorded once and replayed.
-
-    >>> @objective()
-    ... def spread_out(codes, batch, rectified):
-    ...     return {"loss": -codes.var(0).sum()}
+    >>> @as_objective
+    ... def spread_out(codes, batch):
+    ...     return -codes.var(0).sum()
     """
-    return lambda function: _Function(function, uses_rectified, is_replayable)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossConfig:
-    """The objective's numbers; which of them a method uses is said by its class."""
-
-    margin: float | None = None
-    """None: by margin_fraction, or 0.2 if the code has no norm"""
-    margin_fraction: float = 0.125
-    """Of the usual squared distance of two codes"""
-    discriminate_weight: float = 1.0
-    """lambda1 of the paper"""
-    rectify_weight: float = 1.0
-    """lambda2 of the paper"""
-    classify_weight: float = 0.0
-    """Of class labels beside the orbits, for images that have one"""
-    scale: Scale = "as-printed"
-    reduction: Reduction = "mean"
-    mining: Variant = "semihard-else-farthest"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.classify_weight < math.inf:
-            raise ConfigError(
-                f"loss.classify_weight is {self.classify_weight}; give a number of at least 0"
-            )
-        if self.margin is not None and not self.margin > 0:
-            raise ConfigError(f"loss.margin is {self.margin}; give a number above 0")
-        if not 0 < self.margin_fraction <= 2:
-            raise ConfigError(
-                f"loss.margin_fraction is {self.margin_fraction}; give a number above 0 and at most 2, "
-                "beyond which no two codes lie"
-            )
-        for name in ("discriminate_weight", "rectify_weight"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(
-                    f"loss.{name} is {getattr(self, name)}; give a number above 0 "
-                    "(OT leaves the rectify term out, OE the discriminate term)"
-                )
-        check_choice("loss.scale", self.scale, get_args(Scale))
-        check_choice("loss.reduction", self.reduction, get_args(Reduction))
-        check_variant(self.mining)
-
-
-def build_loss(
-    method: Method,
-    config: LossConfig,
-    *,
-    code_size: int,
-    num_orbits: int,
-    num_classes: int = 0,
-    default_margin: float = 0.2,
-) -> nn.Module:
-    """The objective a method and its numbers describe; the default is for a margin left open."""
-    made = _of_method(method, config, code_size, num_orbits, default_margin)
-    if not config.classify_weight:
-        return made
-    if num_classes < 2:
-        raise ConfigError(
-            f"loss.classify_weight asks for classes, and the images that are trained on have {num_classes}; "
-            "give labels of at least 2, or a weight of 0"
-        )
-    return Classified(
-        made, weight=config.classify_weight, code_size=code_size, num_classes=num_classes
-    )
-
-
-def _of_method(
-    method: Method, config: LossConfig, code_size: int, num_orbits: int, default_margin: float
-) -> nn.Module:
-    margin = default_margin if config.margin is None else config.margin
-    match method:
-        case "OJ" | "OT" | "OE":
-            return OrbitJoint(
-                margin=margin,
-                discriminate_weight=0 if method == "OE" else config.discriminate_weight,
-                rectify_weight=0 if method == "OT" else config.rectify_weight,
-                scale=config.scale,
-                reduction=config.reduction,
-                mining=config.mining,
-            )
-        case "ST":
-            return SupervisedTriplet(
-                margin=margin, reduction=config.reduction, mining=config.mining
-            )
-        case "EX":
-            return Exemplar(code_size=code_size, num_orbits=num_orbits)
-        case "AE":
-            return Autoencoder(reduction=config.reduction)
-
-
-def as_objective(loss: Any) -> nn.Module:
     if isinstance(loss, nn.Module):
         return loss
     positional = [
-        p
-        for p in inspect.signature(loss).parameters.values()
-        if p.default is p.empty and p.kind is not p.KEYWORD_ONLY
+        parameter
+        for parameter in inspect.signature(loss).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY
     ]
-    uses = len(positional) > 2
-
-    def call(codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
-        terms = loss(codes, batch, rectified) if uses else loss(codes, batch)
-        return terms if isinstance(terms, Mapping) else {"loss": terms}
-
-    return _Function(call, uses, False)
+    return _Function(loss, 3 if len(positional) > 2 else 2)

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from orbitset import kernels
+from orbitset.dispatch import accelerated
 from orbitset.errors import check_choice
 
 Variant = Literal[
@@ -35,8 +35,6 @@ Variant = Literal[
     "semihard",
     "all",
 ]
-FIXED_SHAPE = frozenset({"semihard-else-farthest", "semihard-nearest", "hardest", "batch-hard"})
-"""Variants that work on the device alone, with shapes that do not depend on what they find."""
 _CACHE_BYTES = 2**20
 SCAN_LIMIT = 24
 """Up to this many positives per anchor, a pass over the matrix for each is cheaper than sorting it."""
@@ -89,16 +87,20 @@ def mine(
     orbit_N = orbit_N.contiguous()
     if variant == "batch-hard":
         return _batch_hard(distance_NN, orbit_N[:, None] == orbit_N)
-    is_cpu = orbit_N.device.type == "cpu"
-    places = min(len(orbit_N), max_members or len(orbit_N)) - 1
-    if kernels.serve(distance_NN, orbit_N):
-        from orbitset.kernels import triplets as fast
+    return _mine(distance_NN, orbit_N, variant, margin, max_members, generator)
 
-        if fast.can_mine(distance_NN, variant, places):
-            *found, valid = fast.mine_one_negative(
-                distance_NN, orbit_N, variant, margin=margin, places=places
-            )
-            return Mined(Triplets(*found), valid)
+
+@accelerated("mine")
+def _mine(
+    distance_NN: Tensor,
+    orbit_N: Tensor,
+    variant: Variant,
+    margin: float,
+    max_members: int | None,
+    generator: torch.Generator | None,
+) -> Mined:
+    """All variants but batch-hard."""
+    is_cpu = orbit_N.device.type == "cpu"
     if max_members is None and is_cpu:
         max_members = int(orbit_N.unique(return_counts=True)[1].max())
     positive_NK, is_pair_NK, size_N = positives(orbit_N, max_members)

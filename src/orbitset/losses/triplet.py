@@ -3,17 +3,17 @@
 Shapes: N codes of D entries, T triplets.
 """
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from orbitset import kernels
+from orbitset.dispatch import accelerated
 from orbitset.errors import check_choice
 from orbitset.losses.distances import are_few, distance_matrix, paired_distances
 from orbitset.losses.every_triplet import every_triplet_terms
 from orbitset.losses.mining import (
-    FIXED_SHAPE,
     SCAN_LIMIT,
     Triplets,
     Variant,
@@ -22,8 +22,6 @@ from orbitset.losses.mining import (
 )
 
 Reduction = Literal["mean", "sum"]
-REPLAYABLE = FIXED_SHAPE | {"all", "semihard"}
-"""Variants whose loss works on the device alone, with shapes that do not depend on what is found"""
 
 
 def triplet_loss(
@@ -57,54 +55,54 @@ def triplet_terms(
     reduction: Reduction = "mean",
 ) -> tuple[Tensor, Tensor]:
     """The triplet loss, and beside it the fraction of triplets whose hinge is active."""
-    if codes_ND.dtype == torch.float32 and kernels.serve(codes_ND, *triplets):
-        loss, active = _terms_by_kernels(codes_ND, triplets, margin, valid)
-    else:
-        loss, active = _terms(codes_ND, triplets, margin, valid)
+    loss, active = _terms(codes_ND, triplets, margin, valid)
     return _reduced(loss, codes_ND, reduction), active
 
 
+@dataclass(frozen=True)
+class Mining:
+    """Which orbit each code belongs to, and how triplets are chosen."""
+
+    orbits: Tensor
+    variant: Variant = "semihard-else-farthest"
+    max_members: int | None = None
+    """No orbit has more rows than that; with it less is computed on a GPU"""
+    seed: int | None = None
+    """Random seed for a variant that draws; torch's own generator without one"""
+
+
 def mined_terms(
-    codes_ND: Tensor,
-    orbit_N: Tensor,
-    mining: Variant,
-    *,
-    margin: float,
-    reduction: Reduction = "mean",
-    max_members: int | None = None,
-    seed: int | None = None,
+    codes_ND: Tensor, mining: Mining, *, margin: float, reduction: Reduction = "mean"
 ) -> tuple[Tensor, Tensor]:
-    """`triplet_terms` of the triplets that are mined; the seed is for what a variant draws at random, without
-    one from torch's own generator."""
+    """`triplet_terms` of the triplets that are mined."""
+    orbit_N, variant, max_members = mining.orbits, mining.variant, mining.max_members
     is_cpu = orbit_N.device.type == "cpu"
     if is_cpu and len(orbit_N) > 0:
         max_members = max_members or int(orbit_N.unique(return_counts=True)[1].max())
     # of many positives few negatives are semi-hard: listing those is cheaper than sorting all
-    is_listed = mining == "semihard" and is_cpu and (max_members or 1) - 1 > SCAN_LIMIT
-    if mining in ("all", "semihard") and not is_listed:
+    is_listed = variant == "semihard" and is_cpu and (max_members or 1) - 1 > SCAN_LIMIT
+    if variant in ("all", "semihard") and not is_listed:
         loss, active = every_triplet_terms(
-            codes_ND, orbit_N, margin=margin, is_semihard=mining == "semihard"
+            codes_ND, orbit_N, margin=margin, is_semihard=variant == "semihard"
         )
         return _reduced(loss, codes_ND, reduction), active
     generator = None
-    if mining == "semihard-random" and seed is not None:
-        generator = torch.Generator().manual_seed(seed)
+    if variant == "semihard-random" and mining.seed is not None:
+        generator = torch.Generator().manual_seed(mining.seed)
     with torch.no_grad():
         exact_NN = None
-        if is_cpu and mining not in ("batch-hard", "semihard"):
+        if is_cpu and variant not in ("batch-hard", "semihard"):
             pairs = 2 * len(orbit_N) * ((max_members or 1) - 1)
             if not are_few(pairs, len(orbit_N)):
                 exact_NN = distance_matrix(codes_ND.double())
         triplets, valid = mine(
             distance_matrix(codes_ND) if exact_NN is None else exact_NN.to(codes_ND.dtype),
             orbit_N,
-            mining,
+            variant,
             margin=margin,
             max_members=max_members,
             generator=generator,
         )
-    if exact_NN is None:
-        return triplet_terms(codes_ND, triplets, margin=margin, valid=valid, reduction=reduction)
     loss, active = _terms(codes_ND, triplets, margin, valid, exact_NN)
     return _reduced(loss, codes_ND, reduction), active
 
@@ -116,6 +114,7 @@ def _reduced(loss: Tensor, codes_ND: Tensor, reduction: Reduction) -> Tensor:
     return loss / max(1, len(codes_ND)) if reduction == "mean" else loss
 
 
+@accelerated("triplet_terms")
 def _terms(
     codes_ND: Tensor,
     triplets: tuple[Tensor, Tensor, Tensor],
@@ -140,20 +139,6 @@ def _terms(
     loss = (hinge_T / count_N[anchor_T].clamp(min=1)).sum()
     active = (hinge_T.detach() > 0).sum() / valid.sum().clamp(min=1)
     return loss, active
-
-
-def _terms_by_kernels(
-    codes_ND: Tensor,
-    triplets: tuple[Tensor, Tensor, Tensor],
-    margin: float,
-    valid: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    from orbitset.kernels import triplets as fast
-
-    distance_NN = None
-    if not fast.are_few(triplets, len(codes_ND)):
-        distance_NN = distance_matrix(codes_ND.detach().double())
-    return fast.triplet_terms(codes_ND, triplets, valid, distance_NN, margin=margin)
 
 
 class TripletLoss(nn.Module):
@@ -187,14 +172,8 @@ class TripletLoss(nn.Module):
     ) -> Tensor:
         if triplets is not None:
             return triplet_loss(codes_ND, triplets, margin=self.margin, reduction=self.reduction)
-        return mined_terms(
-            codes_ND,
-            orbit_N,
-            self.mining,
-            margin=self.margin,
-            reduction=self.reduction,
-            max_members=self.max_members,
-        )[0]
+        mining = Mining(orbit_N, self.mining, self.max_members)
+        return mined_terms(codes_ND, mining, margin=self.margin, reduction=self.reduction)[0]
 
 
 class TripletMiner(nn.Module):

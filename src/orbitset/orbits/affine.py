@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from orbitset import kernels
+from orbitset.dispatch import accelerated
 from orbitset.errors import ConfigError
 
 IDENTITY = (0.0, 0.0, 1.0, 0.0, 0.0)
@@ -78,17 +78,19 @@ def warp(
 ) -> Tensor:
     """Show images under their own parameters on a square canvas, as float32 in [0, 1] for uint8 input.
 
-    Parameters are for the images in `rows_B`, or for each image in turn. On an NVIDIA GPU this is one kernel.
+    Parameters are for the images in `rows_B`, or for each image in turn.
 
     >>> image = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
     >>> warp(image, torch.tensor([IDENTITY]), 4)[0, 0].round().int().tolist()
     [[0, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
     """
-    is_plain = images_NCHW.dtype == torch.uint8 and not params_B5.requires_grad
-    if is_plain and kernels.serve(images_NCHW, params_B5):
-        from orbitset.kernels.warp import warp as warp_kernel
+    return _warped(images_NCHW, rows_B, params_B5, canvas_px)
 
-        return warp_kernel(images_NCHW, rows_B, params_B5, canvas_px)
+
+@accelerated("warp")
+def _warped(
+    images_NCHW: Tensor, rows_B: Tensor | None, params_B5: Tensor, canvas_px: int
+) -> Tensor:
     images = images_NCHW if rows_B is None else images_NCHW[rows_B]
     return warp_reference(images, params_B5, canvas_px)
 

@@ -120,8 +120,8 @@ class OrbitBatches:
         self.orbits = orbits
         self.seed = seed
         self.position = position
-        self._is_streamed = bool(getattr(orbits, "is_streamed", False))
-        self._chosen_on = torch.device("cpu") if self._is_streamed else orbits.device
+        self.is_streamed = bool(getattr(orbits, "is_streamed", False))
+        self._chosen_on = torch.device("cpu") if self.is_streamed else orbits.device
         size_N: Tensor | None = getattr(orbits, "size_N", None)
         most = orbits.num_members if size_N is None else int(size_N.max())
         if not 1 <= members_per_batch <= most:
@@ -159,11 +159,6 @@ class OrbitBatches:
         while True:
             self.position += 1
             yield self.batch(self.position - 1)
-
-    @property
-    def is_replayable(self) -> bool:
-        """Whether `show` works on the device alone, which the orbits must promise."""
-        return bool(getattr(self.orbits, "is_replayable", False))
 
     @property
     def images_per_epoch(self) -> int:
@@ -204,7 +199,7 @@ class OrbitBatches:
 
     def draw(self, index: int) -> Drawn:
         """Choose what batch number `index` shows; where images are streamed, begin to fetch the next ones."""
-        if not self._is_streamed:
+        if not self.is_streamed:
             return self._draw(index, *self.indices(index))
         for ahead in range(index, index + _AHEAD):
             if ahead not in self._ahead:
@@ -222,7 +217,7 @@ class OrbitBatches:
         return Drawn(_copied(orbit_B, self.orbits.device), drawn_B, member_PK.shape[1], seed)
 
     def show(self, drawn: Drawn) -> Batch:
-        """Make the images of what was drawn. Works on the device alone, so that it can be replayed."""
+        """Make the images of what was drawn, on the device alone."""
         count = drawn.members_per_orbit
         labels = self.orbits.labels_N
         return Batch(

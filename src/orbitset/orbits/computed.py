@@ -104,9 +104,6 @@ class AffineOrbits:
         else:
             self.params_NMQ = None
 
-    is_replayable = True
-    """`show` and `canonical` work on the device alone"""
-
     def __len__(self) -> int:
         return len(self.images_NCHW)
 

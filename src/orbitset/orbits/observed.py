@@ -147,12 +147,6 @@ class ObservedOrbits:
         self._row = orbit_N.argsort(stable=True)
         self._first_N = self.size_N.to(at).cumsum(0) - self.size_N.to(at)
 
-    @property
-    def is_replayable(self) -> bool:
-        """`show` and `canonical` work on the device alone; but threads that fetch images must not meet the
-        recording of a step."""
-        return not self.is_streamed
-
     def __len__(self) -> int:
         return len(self.canonical_row_N)
 

@@ -44,8 +44,8 @@ def effective_rank(codes_ND: Tensor) -> Tensor:
 class Monitor:
     """Means of the terms since the last `flush`, and the first step at which a term was not finite.
 
-    `watch` only adds to tensors that stay where they are, so that it can be captured and replayed with the
-    step; `count` is the part that happens on the host.
+    `watch` works on the device alone and adds to tensors that stay where they are; `count` is the part that
+    happens on the host.
     """
 
     def __init__(

@@ -5,11 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from orbitset.cuda import layers as kernels
+from orbitset.cuda.nvrtc import arch_of, are_available, compile_ahead
+from orbitset.cuda.packing import MAX_LAYERS, fragment_indices, pack, place
 from orbitset.encoders.rectifying import RectifyingEncoder
-from orbitset.kernels import are_available
-from orbitset.kernels import layers as kernels
-from orbitset.kernels.nvrtc import arch_of, compile_ahead
-from orbitset.kernels.packing import MAX_LAYERS, fragment_indices, pack, place
 
 _WIDTHS = (16, 32, 64, 128)
 _SHARED_BYTES = 227 * 1024

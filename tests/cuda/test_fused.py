@@ -5,21 +5,19 @@ import re
 import pytest
 import torch
 
-from orbitset.encoders import RectifyingEncoder
-from orbitset.encoders.fused import FusedEncoder, _Pass
-from orbitset.encoders.fused_plan import (
+from orbitset.cuda import layers
+from orbitset.cuda.fused import FusedEncoder, _Pass
+from orbitset.cuda.fused_plan import (
     Plan,
     encoder_kinds,
     why_other_network,
     why_other_shape,
 )
-from orbitset.kernels import layers
+from orbitset.encoders import RectifyingEncoder
 
 
 def test_a_model_on_the_cpu_says_why_it_has_no_fused_twin():
     model = RectifyingEncoder(size_px=32, channels=(16,), code_size=8)
-    twin, reason = model.fused()
-    assert twin is None and "NVIDIA GPU" in reason
     with pytest.raises(ValueError, match="NVIDIA GPU"):
         FusedEncoder(model)
 
@@ -50,7 +48,6 @@ def test_other_networks_are_refused_in_words():
 
     assert why_other_network(model()) is None
     assert "derived" in why_other_network(model(Derived))
-    assert not model(Derived).is_replayable
     frozen = model()
     frozen.encoder.convs[0].weight.requires_grad_(False)
     assert "all weights" in why_other_network(frozen)

@@ -15,19 +15,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from orbitset.encoders.fused_code import CodeLayer
-from orbitset.encoders.fused_finish import (
+from orbitset.cuda import layers as kernels
+from orbitset.cuda.fused_code import CodeLayer
+from orbitset.cuda.fused_finish import (
     Row,
     first_gradient,
     norm_gradients,
     sum_slabs,
     update_norms,
 )
-from orbitset.encoders.fused_launch import Launches, Pair, Source, aligned
-from orbitset.encoders.fused_plan import Plan, encoder_kinds, why_not_fused
+from orbitset.cuda.fused_launch import Launches, Pair, Source, aligned
+from orbitset.cuda.fused_plan import Plan, encoder_kinds, why_not_fused
+from orbitset.cuda.streams import Second, joined
 from orbitset.encoders.rectifying import RectifyingEncoder
-from orbitset.kernels import layers as kernels
-from orbitset.kernels.streams import Second, joined, mark_made
 
 
 class FusedEncoder(nn.Module):
@@ -35,8 +35,6 @@ class FusedEncoder(nn.Module):
 
     Call it as the model: `fused(images)` for codes and rectified images, `fused.encode(images)` for codes.
     """
-
-    is_replayable = True
 
     def __init__(self, model: RectifyingEncoder) -> None:
         super().__init__()
@@ -59,12 +57,9 @@ class FusedEncoder(nn.Module):
         images = model.contrast(images)
         with _around(images.device):
             self.plan.prepare(len(images), uses_decoder, images.requires_grad)
-            run = [_Pass(self.plan, images, uses_decoder, images.requires_grad)]
-            codes = _Encode.apply(run, images, *self.plan.parameters(uses_decoder))
-            if not uses_decoder:
-                return codes, None
-            mark_made(codes)
-            return codes, _Decode.apply(run, codes)
+            held = [_Pass(self.plan, images, uses_decoder, images.requires_grad)]
+            codes, *rectified = _Fused.apply(held, images, *self.plan.parameters(uses_decoder))
+        return codes, rectified[0] if rectified else None
 
 
 @contextlib.contextmanager
@@ -73,48 +68,32 @@ def _around(device: torch.device) -> Iterator[None]:
         yield
 
 
-class _Encode(torch.autograd.Function):
-    """Gives all gradients back, the decoder's too: they share weights. The pass is in a list of one, which is
-    empty when it has been used up, so that its memory is let go."""
+class _Fused(torch.autograd.Function):
+    """Codes, and rectified images where they are asked for. The pass is in a list of one, which is empty when
+    it has been used up, so that its memory is let go."""
 
     @staticmethod
-    def forward(ctx: Any, held: "list[_Pass]", images: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, held: "list[_Pass]", images: Tensor, *parameters: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.held = held
-        return held[0].encode()
+        ctx.set_materialize_grads(False)
+        codes = held[0].encode()
+        return (codes, held[0].decode()) if held[0].uses_decoder else (codes,)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_codes: Tensor) -> tuple[Tensor | None, ...]:
-        run = _held(ctx)
-        ctx.held.clear()
-        with _around(grad_codes.device):
+    def backward(
+        ctx: Any, grad_codes: Tensor | None, grad_rectified: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        if not ctx.held:
+            raise RuntimeError("the fused pass can go back once only; add up the losses first")
+        run: _Pass = ctx.held.pop()
+        with _around(run.images.device):
+            if grad_rectified is not None:
+                run.decoder_backward(aligned(grad_rectified))
             grads = run.encoder_backward(grad_codes)
         return None, run.grad_images, *grads
-
-
-class _Decode(torch.autograd.Function):
-    """Goes back before `_Encode` does, which depends on it by the codes; what it found stays in the pass and
-    goes on from there, not by the gradient of the codes: who asks for that gets what the codes are otherwise
-    used for. Until `_Encode` has gone back it may do so again."""
-
-    @staticmethod
-    def forward(ctx: Any, held: "list[_Pass]", codes: Tensor) -> Tensor:
-        ctx.held = held
-        return held[0].decode()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_rectified: Tensor) -> tuple[None, None]:
-        with _around(grad_rectified.device):
-            _held(ctx).decoder_backward(aligned(grad_rectified))
-        return None, None
-
-
-def _held(ctx: Any) -> "_Pass":
-    if not ctx.held:
-        raise RuntimeError("the fused pass can go back once only; add up the losses first")
-    run: _Pass = ctx.held[0]
-    return run
 
 
 class _Pass:
@@ -137,7 +116,6 @@ class _Pass:
         self.switches: dict[int, Tensor] = {}  # by layer, of the pooling behind it
         self.slabs: list[list[Tensor]] = [[] for _ in range(plan.depth)]
         self.grad_bias: Tensor | None = None
-        self.decoded_in: int | None = None  # which time of going back, by autograd's number
         self.versions = [p._version for p in plan.parameters(uses_decoder)]
         self.second = Second(images.device)
         self.decoder_pairs: dict[int, Pair] = {}
@@ -186,8 +164,6 @@ class _Pass:
         """To the top before its batch norm."""
         plan = self.plan
         self._check_weights()
-        self._forget_decoder()
-        self.decoded_in = torch._C._current_graph_task_id()
         self.grad_bias = grad_rectified.new_empty(1)
         self.kept.append(grad_rectified)
         self.second.catch_up()
@@ -215,24 +191,16 @@ class _Pass:
             plan.top, plan.widths[-1], "GRAD", arriving, "STORE", self.code.grad_top
         )
 
-    def _forget_decoder(self) -> None:
-        """It went back another time, and the encoder did not."""
-        if self.decoded_in is not None:
-            self.sums[self.plan.depth :, 1].zero_()
-            self.slabs = [[] for _ in range(self.plan.depth)]
-            self.kept.clear()
-            self.decoder_pairs.clear()
-            self.grad_bias = self.decoded_in = None
-
     def _check_weights(self) -> None:
         if self.versions != [p._version for p in self.plan.parameters(self.uses_decoder)]:
             raise RuntimeError("weights were changed in place after the pass that goes back now")
 
-    def encoder_backward(self, grad_codes: Tensor) -> list[Tensor | None]:
+    def encoder_backward(self, grad_codes: Tensor | None) -> list[Tensor | None]:
         """Gradients of all parameters; those of the decoder are None where it has not gone back."""
         self._check_weights()
-        if self.decoded_in != torch._C._current_graph_task_id():
-            self._forget_decoder()
+        if grad_codes is None:
+            size = self.plan.model.code_size
+            grad_codes = torch.zeros(self.num, size, device=self.images.device)
         has_decoded = self.grad_bias is not None
         grad, grad_code = self.code.backward(grad_codes, has_decoded=has_decoded)
         plan, last = self.plan, self.plan.depth - 1

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from orbitset.kernels.nvrtc import Kernel, pointer, source
+from orbitset.cuda.nvrtc import Kernel, pointer, serve, source
 
 _THREADS = 256
 
@@ -55,3 +55,14 @@ def _launch(
             ctypes.c_int(images[0].numel()),
             pointer(written, torch.float32, device),
         )
+
+
+def serves_squared_error(images: Tensor, targets: Tensor, weight: float, reduction: str) -> bool:
+    is_plain = images.dtype == targets.dtype == torch.float32 and not targets.requires_grad
+    return is_plain and len(images) > 0 and serve(images, targets)
+
+
+def squared_error(images: Tensor, targets: Tensor, weight: float, reduction: str) -> Tensor:
+    by_images = 1 / len(images) if reduction == "mean" else 1
+    error: Tensor = SquaredError.apply(images, targets, weight * by_images)
+    return error

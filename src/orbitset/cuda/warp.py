@@ -6,7 +6,7 @@ import functools
 import torch
 from torch import Tensor
 
-from orbitset.kernels.nvrtc import Kernel, pointer, source
+from orbitset.cuda.nvrtc import Kernel, pointer, serve, source
 
 _THREADS = 256
 
@@ -14,6 +14,13 @@ _THREADS = 256
 @functools.cache
 def _kernel() -> Kernel:
     return Kernel(source("warp.cu", {"THREADS": _THREADS}), "warp", threads=_THREADS)
+
+
+def serves_warp(
+    images_NCHW: Tensor, rows_B: Tensor | None, params_B5: Tensor, canvas_px: int
+) -> bool:
+    is_plain = images_NCHW.dtype == torch.uint8 and not params_B5.requires_grad
+    return is_plain and serve(images_NCHW, params_B5)
 
 
 def warp(images_NCHW: Tensor, rows_B: Tensor | None, params_B5: Tensor, canvas_px: int) -> Tensor:

@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from orbitset.cuda.fused_code import CodeLayer
+from orbitset.cuda.fused_plan import Plan
 from orbitset.encoders import RectifyingEncoder
-from orbitset.encoders.fused_code import CodeLayer
-from orbitset.encoders.fused_plan import Plan
 
 NUM = 12
 

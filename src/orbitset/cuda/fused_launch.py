@@ -5,8 +5,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from orbitset.encoders.fused_plan import Plan
-from orbitset.kernels import layers as kernels
+from orbitset.cuda import layers as kernels
+from orbitset.cuda.fused_plan import Plan
 
 Source = tuple[kernels.Kind, kernels.Operand]
 Pair = tuple[Source, Source]

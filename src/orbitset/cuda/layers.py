@@ -11,9 +11,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from orbitset.kernels import shapes
-from orbitset.kernels.nvrtc import Kernel, source
-from orbitset.kernels.packing import MAX_LAYERS
+from orbitset.cuda import shapes
+from orbitset.cuda.nvrtc import Kernel, source
+from orbitset.cuda.packing import MAX_LAYERS
 
 Kind = Literal["RAW", "ACT", "ACT_POOL", "ACT_UP", "ACT_SWITCH", "GRAD", "GRAD_POOL", "IM2COL"]
 Output = Literal["STORE", "STATS", "MASK", "MASK_POOL", "SUM_MASK", "SWITCH_MASK", "IMAGE"]

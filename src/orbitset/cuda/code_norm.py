@@ -10,7 +10,7 @@ from typing import Literal, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from orbitset.kernels.nvrtc import Kernel, pointer, source
+from orbitset.cuda.nvrtc import Kernel, pointer, source
 
 _THREADS, _ENTRIES = 1024, 16
 """Of a block, and how many entries of the codes it takes."""

@@ -7,7 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from orbitset.kernels.nvrtc import Kernel, pointer, source
+from orbitset.cuda.nvrtc import Kernel, pointer, serve, source
+from orbitset.losses.distances import distance_matrix
+from orbitset.losses.mining import Mined, Triplets, check_orbits
 from orbitset.precision import products_in
 
 _THREADS = 128
@@ -22,12 +24,6 @@ _FEW_EDGES = 16
 """Up to so many triplets for each code, what they do to it is added up one by one."""
 _ROWS, _HELD = 8, 8
 """How many rows of distances a block takes, and how many entries of a code a thread holds."""
-
-
-def can_mine(distance_NN: Tensor, variant: str, places: int) -> bool:
-    return (
-        distance_NN.dtype == torch.float32 and variant in _VARIANTS and 0 < places <= _MOST_PLACES
-    )
 
 
 @functools.cache
@@ -51,6 +47,12 @@ def triplets_source() -> str:
     return source("triplets.cu", {"THREADS": _THREADS, "ROWS": _ROWS, "HELD": _HELD})
 
 
+def serves_distances(products_NN: Tensor) -> bool:
+    is_underived = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    is_plain = is_underived and products_NN.dtype == torch.float32 and len(products_NN) > 0
+    return is_plain and serve(products_NN)
+
+
 def distances_from_products(products_NN: Tensor) -> Tensor:
     """Squared distances of codes from their products with each other."""
     num, device = len(products_NN), products_NN.device
@@ -63,6 +65,39 @@ def distances_from_products(products_NN: Tensor) -> Tensor:
             pointer(distances, torch.float32, device),
         )
     return distances
+
+
+def serves_mining(
+    distance_NN: Tensor,
+    orbit_N: Tensor,
+    variant: str,
+    margin: float,
+    max_members: int | None,
+    generator: torch.Generator | None,
+) -> bool:
+    is_known = distance_NN.dtype == torch.float32 and variant in _VARIANTS
+    places = _places(orbit_N, max_members)
+    return is_known and 0 < places <= _MOST_PLACES and serve(distance_NN, orbit_N)
+
+
+def mine(
+    distance_NN: Tensor,
+    orbit_N: Tensor,
+    variant: str,
+    margin: float,
+    max_members: int | None,
+    generator: torch.Generator | None,
+) -> Mined:
+    places = _places(orbit_N, max_members)
+    *triplets, valid = mine_one_negative(
+        distance_NN, orbit_N, variant, margin=margin, places=places
+    )
+    return Mined(Triplets(*triplets), valid)
+
+
+def _places(orbit_N: Tensor, max_members: int | None) -> int:
+    """The most positives that an anchor can have."""
+    return min(len(orbit_N), max_members or len(orbit_N)) - 1
 
 
 def mine_one_negative(
@@ -201,8 +236,38 @@ def gradient_by_counts(
         return laplacian @ (codes_ND - codes_ND[:16].mean(0))
 
 
-def can_weigh_every(num: int) -> bool:
-    return 0 < num <= _MOST_ROWS
+def serves_every_triplet(
+    codes_ND: Tensor, orbit_N: Tensor, margin: float, is_semihard: bool
+) -> bool:
+    is_plain = not is_semihard and codes_ND.dtype == torch.float32
+    return is_plain and 0 < len(codes_ND) <= _MOST_ROWS and serve(codes_ND, orbit_N)
+
+
+def every_triplet_terms(
+    codes_ND: Tensor, orbit_N: Tensor, margin: float, is_semihard: bool
+) -> tuple[Tensor, Tensor]:
+    loss, active = _EveryTriplet.apply(codes_ND, orbit_N, margin)
+    return loss, active
+
+
+class _EveryTriplet(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, codes_ND: Tensor, orbit_N: Tensor, margin: float
+    ) -> tuple[Tensor, Tensor]:
+        distance_NN = distance_matrix(codes_ND.double())
+        check_orbits(distance_NN, orbit_N)
+        weights_NN, loss, active = weigh_every(distance_NN, orbit_N, margin=margin)
+        ctx.save_for_backward(codes_ND, weights_NN)
+        active = active.float()
+        ctx.mark_non_differentiable(active)
+        return loss.float(), active
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        codes_ND, weights_NN = ctx.saved_tensors
+        return gradient_by_counts(codes_ND, weights_NN, grad), None, None
 
 
 def weigh_every(
@@ -228,19 +293,27 @@ def weigh_every(
     return weights, loss, active / count.clamp(min=1)
 
 
+def serves_triplets(
+    codes_ND: Tensor,
+    triplets: tuple[Tensor, Tensor, Tensor],
+    margin: float,
+    valid_T: Tensor | None,
+    distance_NN: Tensor | None = None,
+) -> bool:
+    is_plain = distance_NN is None and codes_ND.dtype == torch.float32
+    return is_plain and serve(codes_ND, *triplets)
+
+
 def triplet_terms(
     codes_ND: Tensor,
     triplets: tuple[Tensor, Tensor, Tensor],
-    valid_T: Tensor | None,
-    distance_NN: Tensor | None,
-    *,
     margin: float,
+    valid_T: Tensor | None,
+    distance_NN: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`distance_NN`, in float64, saves computing each distance where triplets are many."""
+    """`distance_NN`, in float64, saves computing each distance; it is made here where triplets are many."""
+    num = len(codes_ND)
+    if distance_NN is None and len(triplets[0]) > max(_FEW, num * num // 32):
+        distance_NN = distance_matrix(codes_ND.detach().double())
     loss, active = TripletTerms.apply(codes_ND, *triplets, valid_T, distance_NN, margin)
     return loss, active
-
-
-def are_few(triplets: tuple[Tensor, Tensor, Tensor], num: int) -> bool:
-    """Whether distances are best computed one by one."""
-    return len(triplets[0]) <= max(_FEW, num * num // 32)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orbitset.encoders.fused_launch import address
-from orbitset.kernels import layers as kernels
-from orbitset.kernels.packing import MAX_LAYERS
+from orbitset.cuda import layers as kernels
+from orbitset.cuda.fused_launch import address
+from orbitset.cuda.packing import MAX_LAYERS
 
 Norms = Sequence[tuple[Any, kernels.Norm]]
 """Batch norms, each with what the kernels know of it."""

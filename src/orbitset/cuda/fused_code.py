@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from orbitset.encoders.fused_plan import Plan
-from orbitset.kernels.code_norm import Normalised, can_normalise, normalise
-from orbitset.kernels.streams import Second
+from orbitset.cuda.code_norm import Normalised, can_normalise, normalise
+from orbitset.cuda.fused_plan import Plan
+from orbitset.cuda.streams import Second
 from orbitset.precision import products_in
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from orbitset.kernels import layers, shapes
+from orbitset.cuda import layers, shapes
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16, 32, 64, 128])

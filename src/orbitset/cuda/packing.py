@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from orbitset.kernels.nvrtc import Kernel, source
+from orbitset.cuda.nvrtc import Kernel, source
 
 MAX_LAYERS = 16
 _THREADS = 256

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from orbitset.kernels.packing import fragment_indices
+from orbitset.cuda.packing import fragment_indices
 
 
 def _unpacked(packed, taps, rows, columns):

@@ -117,6 +117,24 @@ def compile_ahead(sources: Iterable[str], arch: str) -> None:
         _known.update(((text, arch), cubin) for text, cubin in zip(wanted, cubins, strict=True))
 
 
+@functools.cache
+def are_available(device: torch.device) -> bool:
+    """Whether kernels can be compiled and run there: an NVIDIA GPU, Ampere or later, and its compiler."""
+    if device.type != "cuda" or torch.version.cuda is None or not torch.cuda.is_available():
+        return False
+    try:
+        compile_cubin('extern "C" __global__ void nothing() {}', arch_of(device))
+    except CompileError:
+        return False
+    return torch.cuda.get_device_capability(device)[0] >= 8
+
+
+def serve(*tensors: Tensor) -> bool:
+    """Whether kernels can run on these tensors, all of one GPU."""
+    devices = {tensor.device for tensor in tensors}
+    return len(devices) == 1 and are_available(devices.pop())
+
+
 def arch_of(device: torch.device | int) -> str:
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from orbitset.cuda import layers, nvrtc
+from orbitset.cuda.adam import adam_source
+from orbitset.cuda.code_norm import code_norm_source
+from orbitset.cuda.fused_plan import Plan
+from orbitset.cuda.packing import packing_source
+from orbitset.cuda.triplets import triplets_source
 from orbitset.encoders import RectifyingEncoder
-from orbitset.encoders.fused_plan import Plan
-from orbitset.kernels import layers, nvrtc
-from orbitset.kernels.adam import adam_source
-from orbitset.kernels.code_norm import code_norm_source
-from orbitset.kernels.packing import packing_source
-from orbitset.kernels.triplets import triplets_source
 
 
 @pytest.fixture(autouse=True)
