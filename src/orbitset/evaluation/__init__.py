@@ -1,11 +1,6 @@
 """What it is worth: functions of codes and labels, never of models."""
 
-from orbitset.evaluation.clustering import (
-    Clustering,
-    adjusted_rand,
-    cluster_scores,
-    normalized_mutual_info,
-)
+from orbitset.evaluation.clustering import Clustering, cluster_scores
 from orbitset.evaluation.early_stopping import OrbitHalves, Stopped, orbit_splits, stop_early
 from orbitset.evaluation.exclusion import Near, Rule, Same, number_factors
 from orbitset.evaluation.invariance import InvarianceCurve, invariance_curve
@@ -44,7 +39,6 @@ __all__ = [
     "Stopped",
     "Verification",
     "adjusted_p",
-    "adjusted_rand",
     "auc_of",
     "cluster_scores",
     "compare_with",
@@ -55,7 +49,6 @@ __all__ = [
     "linear_probe_accuracy",
     "mean_interval",
     "mean_over_seeds",
-    "normalized_mutual_info",
     "number_factors",
     "one_shot_accuracy",
     "orbit_splits",
