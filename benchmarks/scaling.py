@@ -53,14 +53,19 @@ def build(task: str, size: int, device: str) -> Callable[[], Any]:
         orbit = torch.arange(size, device=device) // MEMBERS
         return lambda: mine(distance_matrix(codes), orbit, max_members=MEMBERS)
     if task == "one-shot":
-        from orbitset.evaluation import Labelled, one_shot_accuracy
+        from orbitset.evaluation import Labelled, draw_labelled_sets, knn_accuracy
 
         labels = torch.arange(size + 1000) % 10
         codes = torch.randn(size + 1000, CODE_SIZE, generator=generator).to(device)
         labels = labels.to(device)
         gallery = Labelled(codes[:1000], labels[:1000])
         queries = Labelled(codes[1000:], labels[1000:])
-        return lambda: one_shot_accuracy(gallery, queries)
+
+        def one_shot() -> object:
+            sets = draw_labelled_sets(gallery.labels, shots=1, draws=100)
+            return knn_accuracy(gallery, queries, labelled_sets=sets)
+
+        return one_shot
     import training
 
     if task == "training":

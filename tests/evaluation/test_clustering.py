@@ -24,7 +24,9 @@ def test_measures_equal_their_formulas():
     assert found.nmi == pytest.approx(2 * shared / (math.log(2) + entropy))
     together, in_labels, in_clusters = 3 + 0 + 1, 3 + 3, 6 + 1  # of 15 pairs of images
     chance = in_labels * in_clusters / 15
-    assert found.ari == pytest.approx((together - chance) / ((in_labels + in_clusters) / 2 - chance))
+    assert found.ari == pytest.approx(
+        (together - chance) / ((in_labels + in_clusters) / 2 - chance)
+    )
 
 
 def test_groups_that_lie_apart_are_found_and_noise_is_not():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from orbitset.evaluation import OrbitHalves, orbit_splits, stop_early
+from orbitset.evaluation.early_stopping import OrbitHalves, orbit_splits, stop_early
 
 
 def _orbits(num=40, seed=0):

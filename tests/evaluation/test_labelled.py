@@ -113,5 +113,5 @@ def test_too_few_or_too_many_shots_are_refused(shots):
 
 
 def test_drawing_from_nothing_is_refused():
-    with pytest.raises(ValueError, match="there is nothing to draw labelled examples from"):
+    with pytest.raises(ValueError, match="there are no labels"):
         draw_labelled_sets(torch.zeros(0, dtype=torch.int64), shots=1, draws=1)

@@ -1,3 +1,4 @@
+import statistics
 from collections import Counter
 
 import numpy as np
@@ -7,11 +8,7 @@ from scipy.optimize import minimize
 
 from orbitset.evaluation import one_shot
 from orbitset.evaluation.labelled import Labelled, draw_labelled_sets
-from orbitset.evaluation.one_shot import (
-    knn_accuracy,
-    linear_probe_accuracy,
-    one_shot_accuracy,
-)
+from orbitset.evaluation.one_shot import Accuracy, knn_accuracy, linear_probe_accuracy
 
 
 def random_set(num=40, dim=5, classes=4, *, seed=0, kind="random", orbits=False):
@@ -24,6 +21,11 @@ def random_set(num=40, dim=5, classes=4, *, seed=0, kind="random", orbits=False)
         codes = codes[torch.randint(num // 5, (num,), generator=generator)].mul(8).round().float()
     labels = torch.arange(num) % classes
     return Labelled(codes, labels, torch.arange(num) // 2 if orbits else None)
+
+
+def one_shot_accuracy(gallery, queries, *, draws, seed=0):
+    sets = draw_labelled_sets(gallery.labels, shots=1, draws=draws, seed=seed)
+    return knn_accuracy(gallery, queries, labelled_sets=sets)
 
 
 def squared_distance(a, b):
@@ -73,11 +75,10 @@ def test_one_shot_equals_the_loop(kind, orbits):
 @pytest.mark.parametrize(("k", "shots"), [(1, 3), (2, 1), (3, 2), (4, 4), (12, 3), (5, None)])
 def test_knn_equals_the_loop(kind, k, shots):
     gallery, queries = random_set(kind=kind), random_set(30, seed=1, kind=kind)
-    if shots is None:
-        sets = torch.arange(len(gallery))[None]
-    else:
-        sets = draw_labelled_sets(gallery.labels, shots=shots, draws=5, seed=2)
-    accuracy = knn_accuracy(gallery, queries, k=k, shots=shots, draws=5, seed=2)
+    sets, labelled = torch.arange(len(gallery))[None], None
+    if shots is not None:
+        sets = labelled = draw_labelled_sets(gallery.labels, shots=shots, draws=5, seed=2)
+    accuracy = knn_accuracy(gallery, queries, k=k, labelled_sets=labelled)
     assert accuracy.per_draw.tolist() == pytest.approx(slow_accuracy(gallery, queries, sets, k=k))
 
 
@@ -95,14 +96,14 @@ def test_known_answer_by_hand():
     gallery = Labelled(torch.tensor([[0.0], [10.0], [4.0]]), torch.tensor([0, 1, 0]))
     queries = Labelled(torch.tensor([[1.0], [6.0], [8.0], [9.0]]), torch.tensor([0, 1, 1, 0]))
     sets = torch.tensor([[0, 1], [2, 1]])
-    accuracy = one_shot_accuracy(gallery, queries, labelled_sets=sets)
+    accuracy = knn_accuracy(gallery, queries, labelled_sets=sets)
     assert accuracy.per_draw.tolist() == [0.75, 0.5]
 
 
 def test_of_equally_near_examples_the_one_that_stands_first_in_the_draw_wins():
     gallery = Labelled(torch.tensor([[0.0], [0.0]]), torch.tensor([0, 1]))
     queries = Labelled(torch.zeros(3, 1), torch.tensor([0, 0, 1]))
-    accuracy = one_shot_accuracy(gallery, queries, labelled_sets=torch.tensor([[0, 1], [1, 0]]))
+    accuracy = knn_accuracy(gallery, queries, labelled_sets=torch.tensor([[0, 1], [1, 0]]))
     assert accuracy.per_draw.tolist() == pytest.approx([2 / 3, 1 / 3])
 
 
@@ -141,15 +142,6 @@ def test_codes_far_from_the_origin_are_told_apart():
     assert one_shot_accuracy(far, queries, draws=8).per_draw.tolist() == pytest.approx(expected)
 
 
-def test_given_labelled_sets_are_used_instead_of_drawing():
-    gallery, queries = random_set(), random_set(30, seed=1)
-    sets = draw_labelled_sets(gallery.labels, shots=2, draws=6, seed=9)
-    given = knn_accuracy(gallery, queries, labelled_sets=sets).per_draw
-    drawn = knn_accuracy(gallery, queries, shots=2, draws=6, seed=9).per_draw
-    assert torch.equal(given, drawn)
-    assert not torch.equal(given, knn_accuracy(gallery, queries, shots=2, draws=6).per_draw)
-
-
 def test_queries_of_a_labelled_orbit_are_left_out_of_that_draw_only():
     gallery = Labelled(torch.tensor([[0.0], [5.0]]), torch.tensor([0, 1]), torch.tensor([7, 8]))
     queries = Labelled(
@@ -157,7 +149,7 @@ def test_queries_of_a_labelled_orbit_are_left_out_of_that_draw_only():
         torch.tensor([0, 1, 0, 0]),
         torch.tensor([7, 3, 4, 8]),
     )
-    accuracy = one_shot_accuracy(gallery, queries, labelled_sets=torch.tensor([[0], [1]]))
+    accuracy = knn_accuracy(gallery, queries, labelled_sets=torch.tensor([[0], [1]]))
     assert accuracy.per_draw.tolist() == pytest.approx([2 / 3, 1 / 3])
 
 
@@ -193,9 +185,11 @@ def test_no_query_left_is_an_error():
 @pytest.mark.parametrize("k", [1, 3])
 def test_chunks_of_queries_make_no_difference(monkeypatch, entries, k):
     gallery, queries = (random_set(n, seed=n, kind="tied", orbits=True) for n in (40, 60))
-    whole = knn_accuracy(gallery, queries, k=k, shots=2, draws=7).per_draw
+    sets = draw_labelled_sets(gallery.labels, shots=2, draws=7)
+    whole = knn_accuracy(gallery, queries, k=k, labelled_sets=sets).per_draw
     monkeypatch.setattr(one_shot, "_CHUNK_ENTRIES", entries)
-    assert torch.equal(whole, knn_accuracy(gallery, queries, k=k, shots=2, draws=7).per_draw)
+    parts = knn_accuracy(gallery, queries, k=k, labelled_sets=sets).per_draw
+    assert torch.equal(whole, parts)
 
 
 def test_the_order_of_queries_makes_no_difference():
@@ -218,12 +212,22 @@ def test_equal_seeds_give_equal_draws_and_other_seeds_others():
 @pytest.mark.parametrize("k", [0, -1, 9])
 def test_k_out_of_range_is_refused(k):
     with pytest.raises(ValueError, match=f"k is {k} but 8 examples are labelled; give 1 to 8"):
-        knn_accuracy(random_set(), random_set(), k=k, shots=2)
+        sets = draw_labelled_sets(random_set().labels, shots=2, draws=3)
+        knn_accuracy(random_set(), random_set(), k=k, labelled_sets=sets)
 
 
-def test_too_many_shots_are_refused():
-    with pytest.raises(ValueError, match="shots is 11 but class 0 has 10 examples"):
-        knn_accuracy(random_set(), random_set(), shots=11)
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (torch.zeros(3, 0, dtype=torch.int64), "labelled_sets has shape"),
+        (torch.arange(3), "labelled_sets has shape"),
+        (torch.tensor([[0, 40]]), "rows outside the gallery of 40"),
+        (torch.tensor([[-1, 0]]), "rows outside the gallery of 40"),
+    ],
+)
+def test_labelled_sets_must_name_rows_of_the_gallery(sets, message):
+    with pytest.raises(ValueError, match=message):
+        knn_accuracy(random_set(), random_set(), labelled_sets=sets)
 
 
 def probe_by_scipy(examples, labels, query, _):
@@ -254,7 +258,7 @@ def test_the_linear_probe_equals_softmax_regression_written_out(orbits):
     gallery = random_set(24, 3, 3, orbits=orbits)
     queries = random_set(16, 3, 3, seed=1, orbits=orbits)
     sets = draw_labelled_sets(gallery.labels, shots=4, draws=2, seed=1)
-    accuracy = linear_probe_accuracy(gallery, queries, shots=4, draws=2, seed=1)
+    accuracy = linear_probe_accuracy(gallery, queries, labelled_sets=sets)
     expected = slow_accuracy(gallery, queries, sets, predict=probe_by_scipy)
     assert accuracy.per_draw.tolist() == pytest.approx(expected)
 
@@ -284,10 +288,35 @@ def test_the_linear_probe_takes_labelled_sets_and_cosine():
         Labelled(part.codes / part.codes.norm(dim=1, keepdim=True), part.labels)
         for part in (gallery, queries)
     ]
-    assert torch.equal(given, linear_probe_accuracy(*unit, shots=3, draws=2, seed=5).per_draw)
+    assert torch.equal(given, linear_probe_accuracy(*unit, labelled_sets=sets).per_draw)
 
 
 def test_the_linear_probe_with_no_query_left_is_an_error():
     labelled = Labelled(torch.eye(2), torch.arange(2), torch.arange(2))
     with pytest.raises(ValueError, match="no query is left to score"):
         linear_probe_accuracy(labelled, labelled)
+
+
+VALUES = [0.5, 0.25, 0.75, 1.0, 0.125, 0.625, 0.5]
+
+
+def accuracy_of(values):
+    return Accuracy(torch.tensor(values, dtype=torch.float64), torch.zeros(0))
+
+
+def test_mean_and_deviation_are_those_of_the_draws():
+    accuracy = accuracy_of(VALUES)
+    assert accuracy.mean == pytest.approx(statistics.mean(VALUES))
+    assert accuracy.sd == pytest.approx(statistics.stdev(VALUES))
+
+
+@pytest.mark.parametrize("num", [2, 7, 100])
+def test_the_interval_holds_the_middle_95_percent(num):
+    values = np.random.default_rng(0).random(num)
+    low, high = accuracy_of(values.tolist()).interval
+    assert (low, high) == pytest.approx(tuple(np.percentile(values, [2.5, 97.5])))
+
+
+def test_a_single_draw_has_no_spread():
+    accuracy = accuracy_of([0.5])
+    assert (accuracy.mean, accuracy.sd, accuracy.interval) == (0.5, None, (0.5, 0.5))

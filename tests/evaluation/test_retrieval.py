@@ -118,7 +118,7 @@ def test_cosine_ignores_lengths():
     [
         ({"k": 0}, "k is 0"),
         ({"k": 30}, "k is 30 for 30 images"),
-        ({"exclude": Same("session")}, "asks about session"),
+        ({"exclude": Same("session")}, "reads session"),
     ],
 )
 def test_wrong_wishes_are_refused(asked, word):
@@ -129,7 +129,7 @@ def test_wrong_wishes_are_refused(asked, word):
 
 def test_what_was_not_kept_cannot_be_asked_for():
     codes, _ = _codes(10, 2)
-    with pytest.raises(ValueError, match="1 nearest were kept"):
+    with pytest.raises(ValueError, match="only the 1 nearest"):
         retrieve(codes).precision_at(2)
     with pytest.raises(ValueError, match="whole_ranking"):
         _ = retrieve(codes).mean_average_precision

@@ -14,9 +14,7 @@ from orbitset.errors import ConfigError
 from orbitset.evaluation.statistics import (
     adjusted_p,
     compare_with,
-    corrected_t_test,
     mean_interval,
-    mean_over_seeds,
     paired_t_test,
     wilcoxon_test,
 )
@@ -43,8 +41,8 @@ def test_paired_t_is_scipys(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_interval_is_statsmodels(seed):
     values, _ = _pair(seed)
-    ours = mean_interval(values, level=0.9)
-    assert (ours.low, ours.high) == pytest.approx(DescrStatsW(values).tconfint_mean(0.1))
+    ours = mean_interval(values)
+    assert (ours.low, ours.high) == pytest.approx(DescrStatsW(values).tconfint_mean(0.05))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -55,11 +53,22 @@ def test_wilcoxon_is_scipys(seed):
 
 
 @given(p=st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_corrections_by_their_definitions(p):
+    """Holm: in rising order the i-th of n is multiplied by n - i, and is no smaller than those before it."""
+    order = sorted(range(len(p)), key=lambda i: p[i])
+    expected, least = {}, 0.0
+    for rank, i in enumerate(order):
+        least = expected[i] = max(least, min(1.0, (len(p) - rank) * p[i]))
+    assert adjusted_p(p, "holm") == [expected[i] for i in range(len(p))]
+    assert adjusted_p(p, "bonferroni") == [min(1.0, len(p) * value) for value in p]
+    assert adjusted_p(p, "none") == p
+
+
+@pytest.mark.parametrize("p", [[0.2], [0.01, 0.04, 0.03, 0.04], [1e-9, 0.5, 0.9, 0.02, 0.0]])
 def test_corrections_are_statsmodels(p):
     for correction in ("holm", "bonferroni"):
         expected = multipletests(p, method=correction)[1]
         assert adjusted_p(p, correction) == pytest.approx(list(expected), abs=1e-12)
-    assert adjusted_p(p, "none") == p
 
 
 def test_corrected_t_by_its_formula():
@@ -67,17 +76,17 @@ def test_corrected_t_by_its_formula():
     a, b = _pair(3)
     difference = a - b
     expected = difference.mean() / math.sqrt((1 / 10 + 1) * difference.var(ddof=1))
-    ours = corrected_t_test(a, b, tested=1, trained=1)
+    ours = paired_t_test(a, b, test_share=1)
     assert ours.statistic == pytest.approx(expected)
     assert ours.p == pytest.approx(2 * stats.t.sf(abs(expected), 9))
-    plain = corrected_t_test(a, b, tested=0, trained=1)
-    assert plain.p == paired_t_test(a, b).p
+    plain = paired_t_test(a, b, test_share=0)
+    assert plain.p == paired_t_test(a, b).p and plain.test == ours.test == "corrected-t"
 
 
 @given(a=_scores)
 def test_a_method_does_not_differ_from_itself(a):
     for found in (
-        paired_t_test(a, a), corrected_t_test(a, a, tested=1, trained=1), wilcoxon_test(a, a),
+        paired_t_test(a, a), paired_t_test(a, a, test_share=1), wilcoxon_test(a, a),
     ):  # fmt: skip
         assert found.p == 1 and found.difference == 0
 
@@ -87,30 +96,19 @@ def test_equal_differences_leave_no_doubt():
     assert found.p == 0 and found.statistic == math.inf and found.low == found.high == 0.5
 
 
-def test_seeds_are_averaged_before_testing():
-    """Three seeds of ten splits are ten repeats: taking them for thirty would make p far too small."""
-    generator = np.random.default_rng(0)
-    splits = generator.normal(0, 0.05, 10)
-    a, b = (0.5 + splits + generator.normal(shift, 0.02, (3, 10)) for shift in (0.01, 0.0))
-    averaged = paired_t_test(mean_over_seeds(a), mean_over_seeds(b))
-    assert averaged.repeats == 10
-    assert averaged.p == pytest.approx(stats.ttest_rel(a.mean(0), b.mean(0)).pvalue)
-
-
 def test_one_method_against_all_others():
     generator = np.random.default_rng(1)
     scores = {name: generator.normal(mean, 0.01, 10).tolist() for name, mean in
               (("OJ", 0.66), ("OE", 0.49), ("EX", 0.655))}  # fmt: skip
-    rows = compare_with("OJ", scores, correction="bonferroni")
-    assert [row.against for row in rows] == ["OE", "EX"]
-    for row in rows:
-        expected = stats.ttest_rel(scores["OJ"], scores[row.against]).pvalue
-        assert row.adjusted_p == pytest.approx(min(1, 2 * expected))
-    corrected = compare_with("OJ", scores, test="corrected-t", tested=1, trained=2)[0].test
-    assert corrected == corrected_t_test(scores["OJ"], scores["OE"], tested=1, trained=2)
-    assert compare_with("OJ", scores, test="wilcoxon")[0].test.test == "wilcoxon"
-    with pytest.raises(ValueError, match="sizes of a split"):
-        compare_with("OJ", scores, test="corrected-t")
+    results = compare_with("OJ", scores)
+    assert list(results) == ["OE", "EX"]
+    for other, result in results.items():
+        assert result.test == "paired-t"
+        assert result.p == pytest.approx(stats.ttest_rel(scores["OJ"], scores[other]).pvalue)
+    corrected = compare_with("OJ", scores, test="corrected-t", test_share=0.5)["OE"]
+    assert corrected == paired_t_test(scores["OJ"], scores["OE"], test_share=0.5)
+    ranks = compare_with("OJ", scores, test="wilcoxon")["EX"]
+    assert ranks == wilcoxon_test(scores["OJ"], scores["EX"])
 
 
 @pytest.mark.parametrize(
@@ -120,9 +118,7 @@ def test_one_method_against_all_others():
         (lambda: paired_t_test([0.5, 0.6], [0.4, 0.5, 0.6]), "the same repeats"),
         (lambda: paired_t_test([0.5, math.nan], [0.4, 0.5]), "NaN"),
         (lambda: mean_interval([[0.5, 0.6]]), "a list of at least two"),
-        (lambda: mean_interval([0.5, 0.6], level=95), "between 0 and 1"),
-        (lambda: mean_over_seeds([0.5, 0.6]), "seeds, repeats"),
-        (lambda: corrected_t_test([1, 2], [3, 4], tested=1, trained=0), "how much data"),
+        (lambda: paired_t_test([1, 2], [3, 4], test_share=-1), "test_share is -1"),
         (lambda: adjusted_p([0.5, 1.5]), "between 0 and 1"),
         (lambda: compare_with("OJ", {"OJ": [1, 2]}), "only method"),
     ],

@@ -1,6 +1,6 @@
-"""When to stop, chosen on one part of the test images and scored on the other, as the paper does it.
+"""Early stopping as in the paper: choose the checkpoint on one half of the test images, score on the other.
 
-Images of one orbit lie on one side of a split. A measure chooses its own stopping time: the evaluation with
+Images of one orbit lie on one side of a split. Each measure chooses its own checkpoint: the evaluation with
 the best score on the validation side (VA) is scored by the same measure on the test side (TE).
 
 Shapes: S splits, N images, E evaluations.
@@ -22,7 +22,7 @@ class OrbitHalves:
     orbit_N: Tensor
 
     def __post_init__(self) -> None:
-        """Refuse sides that share an orbit: a leak would make every stopping time look right."""
+        """Refuse sides that share an orbit, which would leak test images into the choice."""
         if self.is_validation_SN.ndim != 2 or self.is_validation_SN.shape[1:] != self.orbit_N.shape:
             raise ValueError(
                 f"sides have shape {tuple(self.is_validation_SN.shape)} for {len(self.orbit_N)} images; "
@@ -47,12 +47,13 @@ class OrbitHalves:
         return len(self.is_validation_SN)
 
     def scores(self, right_N: Tensor) -> tuple[list[float], list[float]]:
-        """The mean of a number per image on each split's validation and test side; NaN is left out."""
+        """The mean over each split's validation and test side of a number per image; NaN is left out."""
         right = right_N.to(self.is_validation_SN.device)
-        return tuple(
+        va, te = (
             [float(right[side_N].nanmean()) for side_N in sides]
             for sides in (self.is_validation_SN, ~self.is_validation_SN)
-        )  # type: ignore[return-value]
+        )
+        return va, te
 
 
 def orbit_splits(orbit_N: Tensor, *, splits: int = 10, seed: int = 0) -> OrbitHalves:
@@ -79,25 +80,25 @@ def orbit_splits(orbit_N: Tensor, *, splits: int = 10, seed: int = 0) -> OrbitHa
 
 @dataclass(frozen=True)
 class Stopped:
-    """For each split, which evaluation was chosen and what it scored on the test side."""
+    """For each split, the evaluation that was chosen and its score on the test side."""
 
     evaluation_S: list[int]
     score_S: list[float]
 
 
 def stop_early(validation_ES: Tensor, test_ES: Tensor) -> Stopped:
-    """Choose on the one side, score on the other; of equally good evaluations the first.
+    """Choose the best evaluation on the validation side, of equals the first; score it on the other.
 
     >>> stop_early(torch.tensor([[0.1], [0.5], [0.4]]), torch.tensor([[0.2], [0.3], [0.9]]))
     Stopped(evaluation_S=[1], score_S=[0.30000001192092896])
     """
     if validation_ES.shape != test_ES.shape or validation_ES.ndim != 2 or 0 in validation_ES.shape:
         raise ValueError(
-            f"scores have shapes {tuple(validation_ES.shape)} and {tuple(test_ES.shape)}; "
+            f"the scores have shapes {tuple(validation_ES.shape)} and {tuple(test_ES.shape)}; "
             "give (evaluations, splits) for both sides"
         )
     if not (validation_ES.isfinite().all() and test_ES.isfinite().all()):
-        raise ValueError("a score is NaN or infinite; there is nothing to choose from")
+        raise ValueError("a score is NaN or infinite; give finite scores")
     # argmax does not promise the first of equals
     is_best = validation_ES == validation_ES.max(0).values
     chosen_S = is_best.long().cumsum(0).eq(0).sum(0)

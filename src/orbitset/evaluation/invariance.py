@@ -1,7 +1,7 @@
-"""The paper's epsilon-invariance made visible: x ~ x' if and only if D(x, x') <= epsilon.
+"""The paper's epsilon-invariance: two codes are equivalent if their distance D is at most epsilon.
 
-*Invariance* is the fraction of pairs within an orbit with D <= epsilon, *selectivity* the fraction of
-pairs from two orbits with D > epsilon. An embedding fulfils the paper's definition where both are 1.
+*Invariance* is the share of pairs within an orbit with D <= epsilon, *selectivity* the share of pairs from
+two orbits with D > epsilon. An embedding fulfils the paper's definition where both are 1. D is squared.
 
 Shapes: N codes of D entries, E values of epsilon.
 """
@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orbitset.evaluation.labelled import Labelled
+
 _CHUNK_ENTRIES = 2**22
 
 
 @dataclass(frozen=True)
 class InvarianceCurve:
-    """Fractions (E,) in float64 for each epsilon; NaN where there is no such pair."""
+    """The shares for each epsilon, (E,) float64; NaN where there is no such pair."""
 
     epsilons: Tensor
     invariance: Tensor
@@ -33,15 +35,7 @@ def invariance_curve(codes_ND: Tensor, orbit_N: Tensor, epsilons_E: Tensor) -> I
     >>> curve.invariance.tolist(), curve.selectivity.tolist()
     ([0.0, 1.0, 1.0], [1.0, 1.0, 0.5])
     """
-    if orbit_N.shape != codes_ND.shape[:1]:
-        raise ValueError(
-            f"orbit_N has {len(orbit_N)} entries but codes_ND has {len(codes_ND)} rows; "
-            "pass one orbit id per code"
-        )
-    if not codes_ND.isfinite().all():
-        row = int((~codes_ND.isfinite()).any(1).nonzero()[0])
-        raise ValueError(f"code {row} holds NaN or infinity; evaluate finite codes only")
-    codes = codes_ND.double()
+    codes = Labelled(codes_ND, orbit_N).codes.double()
     identity_N = codes.unique(dim=0, return_inverse=True)[1]
     codes = codes - codes[:1]  # distances stay, rounding errors shrink, whole numbers stay exact
     squares = codes.square().sum(1)

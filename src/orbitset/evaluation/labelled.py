@@ -1,4 +1,4 @@
-"""Codes with labels, and draws of a few labelled examples per class from them."""
+"""Codes with labels, and random draws of a few labelled examples per class."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -27,7 +27,7 @@ class Labelled:
                 "pass N x D codes and one label per code"
             )
         if self.codes.shape[1] == 0:
-            raise ValueError("codes have no entries; give at least one for each image")
+            raise ValueError("codes have no entries; give codes with at least one entry")
         if self.orbits is not None and self.orbits.shape != self.labels.shape:
             raise ValueError(
                 f"orbits have {len(self.orbits)} entries but there are {len(self.codes)} codes; "
@@ -41,11 +41,11 @@ class Labelled:
         return len(self.codes)
 
     def prepared(self, metric: Metric) -> Tensor:
-        """Codes whose Euclidean distances order pairs as the metric does."""
+        """Codes whose Euclidean distances rank pairs as the metric does."""
         return _for_metric(self.codes, metric)
 
     def precise(self, metric: Metric) -> Tensor:
-        """The same of a copy in float64, without gradients."""
+        """A copy of `prepared` in float64, without gradients."""
         return _for_metric(self.codes.detach().to(torch.float64, copy=True), metric)
 
 
@@ -56,7 +56,7 @@ def _for_metric(codes_ND: Tensor, metric: Metric) -> Tensor:
 
 
 def _to_length_1(codes_ND: Tensor) -> Tensor:
-    """Whatever the codes' size: squares of large or small ones would leave the range of their type."""
+    """Divide by the largest entry first, since squares of very large or small ones overflow or vanish."""
     codes_ND = codes_ND if codes_ND.is_floating_point() else codes_ND.float()
     largest_N1 = codes_ND.abs().amax(1, keepdim=True)
     return F.normalize(codes_ND / largest_N1.where(largest_N1 > 0, 1), dim=1)
@@ -70,7 +70,7 @@ def draw_labelled_sets(labels_N: Tensor, *, shots: int, draws: int, seed: int = 
     """
     classes, counts = labels_N.unique(return_counts=True)
     if len(classes) == 0:
-        raise ValueError("there is nothing to draw labelled examples from")
+        raise ValueError("there are no labels; give at least one")
     if counts.min() < shots or shots < 1:
         scarce = classes[counts.argmin()]
         raise ValueError(

@@ -20,14 +20,14 @@ from orbitset.evaluation.points import centred, identities
 
 _PREPARE_BYTES = 2**24
 _BYTES_PER_PAIR = 48
-"""Of a block: its distance, and what users make from it"""
+"""Memory of a pair: its distance, and what users compute from it"""
 _BYTES_PER_ENTRY = 32
-"""Of the codes of a row and a column: a copy and its squares"""
+"""Memory of the codes of a row and a column: a copy and its squares"""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Pairs of a range of images with another, and the ranges of different codes these images have."""
+    """The pairs of one range of images with another, and the ranges of their different codes."""
 
     rows: slice
     columns: slice
@@ -54,7 +54,7 @@ class Pairs:
         order_N = identity_N.argsort(stable=True)
         order_N = order_N[labels_N[identity_N[order_N]].argsort(stable=True)]
         self._labels_N = labels_N[order_N]
-        names = frozenset() if self.exclude is None else self.exclude.names()
+        names = frozenset() if self.exclude is None else self.exclude.names
         self._factors = {name: self.factors[name].to(device)[order_N] for name in names}
         self._row_U, self._code_N, images_U = identity_N[order_N].unique_consecutive(
             return_inverse=True, return_counts=True

@@ -1,4 +1,4 @@
-"""Codes made ready for exact distances: moved to where rounding errors are small, equal ones known.
+"""Prepares codes for exact distances: centres them, so that rounding errors are small, and finds equal ones.
 
 Shapes: N codes of D entries.
 """
@@ -11,7 +11,7 @@ _LARGEST = 1e150
 
 
 def identities(points_ND: Tensor) -> Tensor:
-    """For each row the number of the first row equal to it, found by a hash of its bits and then checked.
+    """For each row the number of the first row equal to it, found by a hash that is then checked.
 
     >>> identities(torch.tensor([[1.0], [2.0], [1.0]], dtype=torch.float64)).tolist()
     [0, 1, 0]
@@ -43,7 +43,7 @@ def _first_of(place_N: Tensor) -> Tensor:
 
 
 def centred(points_ND: Tensor) -> Tensor:
-    """Less the point nearest to the mean, in place: rounding errors shrink, whole numbers stay exact."""
+    """Subtract the point nearest to the mean, in place: rounding errors shrink, whole numbers stay exact."""
     norm_N = torch.linalg.vector_norm(points_ND, dim=1)
     if norm_N.max() > _LARGEST:
         raise ValueError(f"a code is longer than {_LARGEST:g}; scale the codes down")

@@ -1,9 +1,9 @@
-"""Retrieval: every query ranks the other images by distance; what is near should show the same thing.
+"""Retrieval: every query ranks the other images by distance; near ones should show the same thing.
 
-Candidates that a rule excludes are removed before ranking, and a query never finds itself. A query that is
-left without any relevant candidate cannot be answered: it is counted, and never scored.
+Candidates that a rule excludes are removed before ranking, and a query never finds itself. A query without
+any relevant candidate cannot be answered: it is counted and not scored.
 
-Shapes: Q queries, G images to be found, K places at the top of the ranking, D code entries.
+Shapes: Q queries, G candidates, K places at the top of the ranking, P pairs of both, D code entries.
 """
 
 import math
@@ -20,23 +20,23 @@ from orbitset.precision import products_in
 
 _CHUNK_BYTES = 2**25
 _MOST_CANDIDATES = 64
-"""Compared exactly for each query, beyond those it keeps"""
+"""Candidates compared exactly for each query, beyond the k that it keeps"""
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """What each query found. Means are over the queries that have something to find."""
+    """The ranking of each query. Means are over the queries that have relevant candidates."""
 
     nearest_QK: Tensor
     """Rows of the nearest candidates, nearest first; -1 where there are fewer candidates"""
     is_hit_QK: Tensor
-    """Whether they are relevant"""
+    """Whether these are relevant"""
     candidates_Q: Tensor
-    """Images left to each query"""
+    """The number of candidates of each query"""
     relevant_Q: Tensor
-    """Of these, how many are relevant"""
+    """The number of relevant candidates"""
     average_precision_Q: Tensor | None
-    """Over the whole ranking, if asked for; NaN where there is nothing relevant"""
+    """Average precision over the whole ranking, if it was computed; NaN without relevant candidates"""
 
     @property
     def answerable_Q(self) -> Tensor:
@@ -49,16 +49,14 @@ class Retrieval:
     def precision_at(self, k: int) -> float:
         """The mean fraction of relevant images among the k nearest, or among all where there are fewer."""
         if not 1 <= k <= self.nearest_QK.shape[1]:
-            raise ValueError(f"k is {k}, but the {self.nearest_QK.shape[1]} nearest were kept")
+            raise ValueError(f"k is {k}, but only the {self.nearest_QK.shape[1]} nearest are known")
         hits = self.is_hit_QK[self.answerable_Q, :k].sum(1).double()
         return float((hits / self.candidates_Q[self.answerable_Q].clamp(max=k)).mean())
 
     @property
     def mean_average_precision(self) -> float:
         if self.average_precision_Q is None:
-            raise ValueError(
-                "average precision was not asked for; retrieve with whole_ranking=True"
-            )
+            raise ValueError("there is no average precision; retrieve with whole_ranking=True")
         return float(self.average_precision_Q.nanmean())
 
 
@@ -71,7 +69,7 @@ def retrieve(
     metric: Metric = "euclidean",
     whole_ranking: bool = False,
 ) -> Retrieval:
-    """Each image queries all others; those of its label are relevant. Of equally near ones the first counts.
+    """Each image queries all others; those of its label are relevant. Of equally near ones the first wins.
 
     >>> codes = Labelled(torch.tensor([[0.0], [1.0], [5.0], [5.5]]), torch.tensor([0, 0, 1, 1]))
     >>> retrieve(codes).precision_at(1)
@@ -79,7 +77,7 @@ def retrieve(
     """
     num = len(codes)
     if num < 2:
-        raise ValueError(f"there are {num} images; to find one takes at least two")
+        raise ValueError(f"there are {num} images; give at least two")
     if not 1 <= k < num:
         raise ValueError(f"k is {k} for {num} images; give 1 to {num - 1}")
     factors = factors or {}
@@ -88,38 +86,37 @@ def retrieve(
     points = centred(codes.precise(metric))
     points.mul_(_power_of_two(points))
     rows = torch.arange(num, device=points.device)
-    found = Retrieval(
+    result = Retrieval(
         nearest_QK=rows.new_empty(num, k),
         is_hit_QK=torch.empty(num, k, dtype=torch.bool, device=rows.device),
         candidates_Q=rows.new_empty(num),
         relevant_Q=rows.new_empty(num),
         average_precision_Q=points.new_empty(num) if whole_ranking else None,
     )
-    used = frozenset() if exclude is None else exclude.names()
-    own = {name: factors[name].to(points.device) for name in used}
+    if exclude is not None:
+        factors = {name: factors[name].to(points.device) for name in exclude.names}
     distances = _Distances(points)
     for chunk in rows.split(distances.rows):
         removed = chunk[:, None] == rows
         if exclude is not None:
-            removed |= exclude.holds({name: ids[chunk] for name, ids in own.items()}, own)
+            removed |= exclude.holds({name: ids[chunk] for name, ids in factors.items()}, factors)
         relevant = (codes.labels[chunk][:, None] == codes.labels) & ~removed
-        found.candidates_Q[chunk] = (~removed).sum(1)
-        found.relevant_Q[chunk] = relevant.sum(1)
+        result.candidates_Q[chunk] = (~removed).sum(1)
+        result.relevant_Q[chunk] = relevant.sum(1)
         if whole_ranking:
-            nearest = _rank_all(distances.precise(chunk, removed), relevant, k, found, chunk)
+            nearest = _rank_all(distances.precise(chunk, removed), relevant, k, result, chunk)
         else:
             nearest = _nearest(distances, chunk, removed, k)
-        is_left = torch.arange(k, device=nearest.device) < found.candidates_Q[chunk][:, None]
-        found.is_hit_QK[chunk] = relevant.gather(1, nearest) & is_left
-        found.nearest_QK[chunk] = nearest.where(is_left, -1)
-    return found
+        is_left = torch.arange(k, device=nearest.device) < result.candidates_Q[chunk][:, None]
+        result.is_hit_QK[chunk] = relevant.gather(1, nearest) & is_left
+        result.nearest_QK[chunk] = nearest.where(is_left, -1)
+    return result
 
 
 class _Distances:
-    """Squared distances of a few queries to all, less |q|², which is the same in a row.
+    """Squared distances of a few queries to all images, less |q|², which is the same in a row.
 
-    Each has one place for all chunks: what is kept between large blocks that are freed would keep the next
-    blocks from fitting there, and memory would grow with every chunk.
+    All chunks reuse one buffer. Allocating one for each would fragment memory, which would grow with them.
     """
 
     def __init__(self, points_ND: Tensor) -> None:
@@ -135,35 +132,35 @@ class _Distances:
 
     @cached_property
     def _precise(self) -> tuple[Tensor, Tensor | None]:
-        """A place, and which codes are equal if any are."""
+        """A buffer, and which codes are equal if any are."""
         identity_N = identities(self.points_ND)
         has_equals = bool((identity_N.diff() != 1).any())
         return self.points_ND.new_empty(self._shape), identity_N if has_equals else None
 
     def rough(self, queries: Tensor, removed_QG: Tensor) -> Tensor:
         """(Q, G) in float32, infinite where a candidate is removed."""
-        points, squares, place = self._rough
-        place = place[: len(queries)]
+        points, squares, buffer = self._rough
+        buffer = buffer[: len(queries)]
         with products_in("ieee", points.device):
-            torch.addmm(squares, points[queries], points.T, alpha=-2, out=place)
-        return place.masked_fill_(removed_QG, torch.inf)
+            torch.addmm(squares, points[queries], points.T, alpha=-2, out=buffer)
+        return buffer.masked_fill_(removed_QG, torch.inf)
 
     def rough_error(self, queries: Tensor) -> Tensor:
-        """No rough distance of these queries is further than this from the true one, (Q, 1)."""
+        """An upper bound on the rounding error of these queries' rough distances, (Q, 1)."""
         norm_N = self.squares_N.sqrt()
         unit = torch.finfo(torch.float32).eps * (self.points_ND.shape[1] + 8)
         return (unit * norm_N.max() * (2 * norm_N[queries] + norm_N.max())).float()[:, None]
 
     def precise(self, queries: Tensor, removed_QG: Tensor) -> Tensor:
-        """(Q, G) in float64, where equal codes tie, whatever the rounding."""
-        place, identity_N = self._precise
-        place = place[: len(queries)]
-        torch.addmm(self.squares_N, self.points_ND[queries], self.points_ND.T, alpha=-2, out=place)
-        distance = place if identity_N is None else place[:, identity_N]
+        """(Q, G) in float64; equal codes tie, whatever the rounding."""
+        buffer, identity_N = self._precise
+        buffer = buffer[: len(queries)]
+        torch.addmm(self.squares_N, self.points_ND[queries], self.points_ND.T, alpha=-2, out=buffer)
+        distance = buffer if identity_N is None else buffer[:, identity_N]
         return distance.masked_fill_(removed_QG, torch.inf)
 
     def exact(self, query_P: Tensor, other_P: Tensor) -> Tensor:
-        """|q - g|² of single pairs, a few at a time."""
+        """|q - g|² of single pairs, (P,), a few at a time."""
         step = max(1, _CHUNK_BYTES // (8 * max(1, self.points_ND.shape[1])))
         parts = [
             (self.points_ND[query] - self.points_ND[other]).square().sum(1)
@@ -175,8 +172,8 @@ class _Distances:
 def _nearest(distances: _Distances, queries: Tensor, removed_QG: Tensor, k: int) -> Tensor:
     """The k nearest, of equally near ones the first, (Q, K).
 
-    Rough distances leave a few candidates that could be among them, whatever the rounding; these are compared
-    exactly. Where they leave many, as in a collapsed embedding, all are compared in float64.
+    Distances in float32 leave a few candidates that could be among them, whatever the rounding; these are
+    compared exactly. Where they leave many, as in a collapsed embedding, all are compared in float64.
     """
     distance = distances.rough(queries, removed_QG)
     furthest = _kth(distance, k)
@@ -216,13 +213,13 @@ def _power_of_two(points_ND: Tensor) -> float:
 
 
 def _rank_all(
-    distance_QG: Tensor, relevant_QG: Tensor, k: int, found: Retrieval, queries: Tensor
+    distance_QG: Tensor, relevant_QG: Tensor, k: int, result: Retrieval, queries: Tensor
 ) -> Tensor:
-    """The k nearest of a whole ranking, whose average precision is written into its place."""
-    assert found.average_precision_Q is not None
+    """The k nearest of a whole ranking, whose average precision is written into the result."""
+    assert result.average_precision_Q is not None
     order = distance_QG.argsort(dim=1, stable=True)
     hits = relevant_QG.gather(1, order)
     place = torch.arange(1, hits.shape[1] + 1, device=hits.device)
-    precision = (hits * hits.cumsum(1) / place.double()).sum(1) / found.relevant_Q[queries]
-    found.average_precision_Q[queries] = precision.to(found.average_precision_Q)
+    precision = (hits * hits.cumsum(1) / place.double()).sum(1) / result.relevant_Q[queries]
+    result.average_precision_Q[queries] = precision.to(result.average_precision_Q)
     return order[:, :k]

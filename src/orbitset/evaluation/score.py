@@ -1,4 +1,4 @@
-"""What one evaluation says of one measure, in the one shape that every measure has."""
+"""The score of one measure at one evaluation, in a form that all measures share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ Repeated = Literal["runs", "draws", "splits", "seeds"]
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A mean, and what its spread is over.
+    """A mean with its spread.
 
     >>> Score(mean=0.5).to_json()
     {'mean': 0.5, 'sd': None, 'n': 1, 'repeated': 'runs'}
@@ -19,14 +19,13 @@ class Score:
     sd: float | None = None
     n: int = 1
     repeated: Repeated = "runs"
-    """What was repeated n times"""
+    """What the n scores behind the mean are"""
     interval: tuple[float, float] | None = None
     """The 2.5th and 97.5th percentiles over the repetitions"""
     sides: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """The scores on the validation side `va` and on the test side `te` of every split: a stopping time is
-    chosen on one and scored on the other"""
+    """Scores on the validation side `va` and the test side `te` of every split, for early stopping"""
     epoch: float | None = None
-    """When training was stopped for it, if that was before its end"""
+    """The epoch of the chosen checkpoint, if training was stopped early"""
 
     def to_json(self, *, with_sides: bool = True) -> dict[str, Any]:
         values: dict[str, Any] = {"mean": self.mean, "sd": self.sd}
@@ -37,7 +36,7 @@ class Score:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Score":
-        """The score in a record; raises KeyError or TypeError where it is damaged."""
+        """Read a recorded score; raises KeyError or TypeError where it is damaged."""
         low, high = values.get("low"), values.get("high")
         return Score(
             mean=values["mean"],

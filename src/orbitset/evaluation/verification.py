@@ -1,12 +1,12 @@
-"""Verification: do two images show the same thing? Every pair is asked, and its distance is the answer.
+"""Verification: do two images show the same thing? The distance of their codes decides.
 
-Pairs of one label are *same*, all others *different*; a pair for which a rule holds is left out. Calling
-pairs up to a threshold "same" accepts a part of the same pairs (TAR, true accept rate) and a part of the
-different ones (FAR, false accept rate); a same pair beyond it is a false reject (FRR = 1 - TAR).
+Pairs of one label are *same*, all others *different*; a pair for which a rule holds is left out. If pairs up
+to a threshold are accepted as same, the true accept rate (TAR) is the share of same pairs accepted, the false
+accept rate (FAR) that of different pairs, and the false reject rate is FRR = 1 - TAR.
 
-Counts are exact integers, given the distances: nothing is sampled or binned. All pairs do not fit into
-memory, so they are computed in blocks, again for every pass over them: one pass and a part of one for the
-AUC, four more for the operating points.
+Counts are exact integers: nothing is sampled or binned. Since all pairs do not fit into memory, they are
+computed in blocks, and anew for every pass: one pass and a part of one for the AUC, four more for the
+operating points.
 
 Shapes: B blocks of pairs, K kept distances.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf
+from math import inf, nan
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from orbitset.evaluation.labelled import Labelled, Metric
 from orbitset.evaluation.pairs import Pairs
 
 _BYTES_PER_KEPT = {"cpu": 48, "cuda": 80}
-"""Of a kept distance: twice its size, and what sorting and the grid take beside it"""
+"""Memory for each kept distance: twice its size, and what sorting and the grid take"""
 _MOST_KEPT = 2**29
 """Ranks are int32"""
 _MOST_CELLS = 2**23
@@ -37,19 +37,22 @@ _DIGIT_BITS = 16
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """The most that can be accepted at a false accept rate."""
+    """The threshold that accepts the most pairs at a false accept rate."""
 
-    asked_far: float
+    max_far: float
+    """The false accept rate that was allowed"""
     far: float
-    """What is reached: the largest up to the one asked for"""
+    """The false accept rate that is reached: the largest up to `max_far`"""
     tar: float
+    """The true accept rate"""
     threshold: float
-    """The largest distance up to which pairs can be called same; -inf where none can"""
+    """The largest distance, among those that occur, up to which pairs may be called same: squared Euclidean,
+    or 1 - cosine; -inf if the nearest pairs of all already hold too many different ones"""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What distances tell about pairs."""
+    """How well distances tell same from different pairs."""
 
     num_same: int
     num_different: int
@@ -57,43 +60,22 @@ class Verification:
     doubled_wins: int
     """Over all couples of a same and a different pair: 2 if the same pair is nearer, 1 if they tie"""
     points: tuple[OperatingPoint, ...]
-    equal_error_rate: float | None
-    """None if no operating points were asked for"""
+    eer: float
+    """Equal error rate: neighbouring operating points are joined by straight lines, and it is read off where
+    FAR = FRR. NaN without operating points"""
 
     @property
     def auc(self) -> float:
-        """How often a same pair is nearer than a different one; ties count one half."""
+        """Area under the ROC curve: how often a same pair is nearer than a different one; ties count half."""
         return self.doubled_wins / (2 * self.num_same * self.num_different)
 
-    @property
-    def eer(self) -> float:
-        """The rate at which FAR and FRR are equal.
-
-        Operating points of neighbouring distances (and the one that accepts nothing) are joined by straight
-        lines; it is read off where FAR = FRR.
-        """
-        if self.equal_error_rate is None:
-            raise ValueError("the operating points were not asked for; verify with some fars")
-        return self.equal_error_rate
-
-    def tar_at(self, far: float) -> float:
-        """The largest true accept rate with a false accept rate of at most `far`."""
-        return self._point_at(far).tar
-
-    def threshold_at(self, far: float) -> float:
-        """The largest distance t such that calling pairs with distance <= t same keeps the FAR within `far`.
-
-        It is a distance that occurs: squared Euclidean, or 1 - cosine. It is -inf if the nearest pairs of all
-        are already too many wrong ones.
-        """
-        return self._point_at(far).threshold
-
-    def _point_at(self, far: float) -> OperatingPoint:
+    def at(self, far: float) -> OperatingPoint:
+        """The operating point at one of the false accept rates that `verify` was called with."""
         for point in self.points:
-            if point.asked_far == far:
+            if point.max_far == far:
                 return point
-        known = ", ".join(str(point.asked_far) for point in self.points) or "none"
-        raise ValueError(f"FAR {far} was not asked for, only {known}; give it to verify in fars")
+        known = ", ".join(str(point.max_far) for point in self.points) or "none"
+        raise ValueError(f"FAR {far} is not among {known}; pass it to verify in fars")
 
 
 def verify(
@@ -105,13 +87,14 @@ def verify(
     fars: Sequence[float] = (1e-3, 1e-2, 1e-1),
     budget_bytes: int = 2**29,
 ) -> Verification:
-    """Compare all pairs of images; with `fars=()` the AUC alone, which is several times as fast.
+    """Compare all pairs of images; `fars=()` computes the AUC alone, which is several times as fast.
 
-    About `budget_bytes` are taken beside a copy of the codes in float64. With less, there are more passes.
+    About `budget_bytes` of memory are used besides a copy of the codes in float64; less memory means more
+    passes over the pairs. AUC and thresholds are by hand, since scikit-learn needs all pairs in memory.
 
     >>> codes = Labelled(torch.tensor([[0.0], [1.0], [5.0], [5.5]]), torch.tensor([0, 0, 1, 1]))
-    >>> found = verify(codes, fars=[0.0])
-    >>> found.auc, found.eer, found.tar_at(0.0), found.threshold_at(0.0)
+    >>> result = verify(codes, fars=[0.0])
+    >>> result.auc, result.eer, result.at(0.0).tar, result.at(0.0).threshold
     (1.0, 0.0, 1.0, 1.0)
     """
     if len(codes) < 2:
@@ -134,47 +117,27 @@ def verify(
             left = "" if exclude is None else f" that {exclude!r} leaves"
             raise ValueError(f"there is no pair of {kind} labels{left}; give {more}")
     doubled_wins = _doubled_wins(pairs, counts_B2, budget_bytes - budget_bytes // 4)
-    points, eer = _operating_points(pairs, same, different, fars) if fars else ((), None)
+    points, eer = _operating_points(pairs, same, different, fars) if fars else ((), nan)
     return Verification(
         num_same=same,
         num_different=different,
         num_excluded=len(codes) * (len(codes) - 1) // 2 - same - different,
         doubled_wins=doubled_wins,
         points=points,
-        equal_error_rate=eer,
+        eer=eer,
     )
-
-
-def auc_of(same_distances: Tensor, different_distances: Tensor) -> float:
-    """How often one of the first is less than one of the second; ties count one half, exactly.
-
-    >>> auc_of(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 3.0]))
-    0.875
-    """
-    for name, values in (("same", same_distances), ("different", different_distances)):
-        if values.numel() == 0:
-            raise ValueError(f"there are no {name} distances; an AUC needs both kinds")
-        if not values.isfinite().all():
-            raise ValueError(f"the {name} distances hold NaN or infinity; give finite ones only")
-    same, different = (
-        values.detach().double().flatten() for values in (same_distances, different_distances)
-    )
-    couples = len(same) * len(different)
-    if len(same) <= len(different):
-        return int(_Ranks(same.repeat(2)).below(different)) / (2 * couples)
-    return (2 * couples - int(_Ranks(different.repeat(2)).below(same))) / (2 * couples)
 
 
 class _Ranks:
-    """How many kept distances are below a value.
+    """Counts how many kept distances are below a value.
 
-    Of each kept distance two edges are sorted: itself, and the next larger number. A kept one that is less
-    than a value has both up to it, one that is equal the first alone. A grid over their range says where to
-    look: the cell of a number never falls as the number grows, so other cells need no comparison.
+    Each kept distance gives two edges, itself and the next larger number, and all edges are sorted. A kept
+    distance less than a value has both edges up to it, an equal one only the first. A grid over their range
+    says where to look: the cell of a number never falls as the number grows, so other cells can be skipped.
     """
 
     def __init__(self, edges_2K: Tensor) -> None:
-        """Takes kept distances in the first half, and writes over both."""
+        """The first half of `edges_2K` holds the kept distances; both halves are overwritten."""
         kept, upper = edges_2K.chunk(2)
         torch.nextafter(kept, kept.new_tensor(inf), out=upper)
         if edges_2K.is_cpu:
@@ -195,12 +158,11 @@ class _Ranks:
         self._steps = [1 << bit for bit in reversed(range(fullest.bit_length()))]
 
     def below(self, values: Tensor) -> Tensor:
-        """Summed over values: how many kept ones are less, plus how many are less or equal."""
+        """Summed over values: how many kept distances are less, plus how many are less or equal."""
         if not values.is_cpu or values.numel() <= _PIECE:
             return self._below(values.flatten())
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            found = pool.map(self._below, values.flatten().split(_PIECE))
-            return torch.stack(list(found)).sum()
+            return torch.stack(list(pool.map(self._below, values.flatten().split(_PIECE)))).sum()
 
     def _below(self, values: Tensor) -> Tensor:
         num = len(self._edges_2K)
@@ -217,7 +179,7 @@ class _Ranks:
 
 
 def _doubled_wins(pairs: Pairs, counts_B2: Tensor, kept_bytes: int) -> int:
-    """Keep the rarer kind, sorted, in as many parts as memory asks for; count it below each of the other."""
+    """Keep the rarer kind of pairs, sorted, in parts that fit into memory; count it below the other kind."""
     num_same, num_different = counts_B2.sum(0).tolist()
     kept, streamed = (0, 1) if num_same <= num_different else (1, 0)
     num_kept, num_streamed = counts_B2.sum(0)[[kept, streamed]].tolist()
@@ -241,7 +203,7 @@ def _doubled_wins(pairs: Pairs, counts_B2: Tensor, kept_bytes: int) -> int:
 
 
 def _kept_ranks(pairs: Pairs, ends_B: list[int], kind: int, start: int, stop: int) -> _Ranks:
-    """Among those distances of a kind that have the numbers from `start` to `stop`."""
+    """Ranks among the distances number `start` to `stop` of one kind of pairs."""
     both = torch.empty(2 * (stop - start), dtype=torch.float64, device=pairs.codes.codes.device)
     for block, first, end in zip(pairs.blocks, [0, *ends_B], ends_B, strict=False):
         low, high = max(first, start), min(end, stop)
@@ -252,12 +214,12 @@ def _kept_ranks(pairs: Pairs, ends_B: list[int], kind: int, start: int, stop: in
 
 
 Reached = Callable[[int, int], bool]
-"""Whether something has happened once so many same and so many different pairs are accepted"""
+"""Whether a condition holds once so many same and so many different pairs are accepted"""
 
 
 @dataclass
 class _Search:
-    """For the least distance at which something is reached, and the one before, digit by digit."""
+    """Finds the least distance at which a condition holds, and the one before, digit by digit."""
 
     reached: Reached
     prefix: int = 0
@@ -320,7 +282,7 @@ def _operating_points(
             search.extend(counts)
     points = tuple(
         OperatingPoint(
-            asked_far=far,
+            max_far=far,
             far=search.below[1] / num_different,
             tar=search.below[0] / num_same,
             threshold=-inf if search.previous is None else _from_bits(search.previous),

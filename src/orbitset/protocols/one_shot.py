@@ -15,8 +15,7 @@ from orbitset.encoders import Encoder
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.evaluation.early_stopping import orbit_splits
 from orbitset.evaluation.labelled import Labelled, Metric, draw_labelled_sets
-from orbitset.evaluation.one_shot import knn_accuracy, linear_probe_accuracy
-from orbitset.evaluation.results import Accuracy
+from orbitset.evaluation.one_shot import Accuracy, knn_accuracy, linear_probe_accuracy
 from orbitset.evaluation.score import Score
 from orbitset.orbits.computed import AffineOrbits
 from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, Scores

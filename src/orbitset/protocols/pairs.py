@@ -285,7 +285,7 @@ class Pairs(Protocol):
             scores[f"auc{suffix}"] = verified.auc
             scores[f"eer{suffix}"] = verified.eer
             for far in _FARS:
-                scores[f"tar_at_far_{far}{suffix}"] = verified.tar_at(far)
+                scores[f"tar_at_far_{far}{suffix}"] = verified.at(far).tar
             retrieved = self.retrieved(codes, images, k=_TOP, metric=metric, whole_ranking=True)
             scores[f"top1{suffix}"] = retrieved.precision_at(1)
             scores[f"top{_TOP}{suffix}"] = retrieved.precision_at(_TOP)

@@ -104,23 +104,16 @@ def paired_tests(
     tests: tuple[Test, ...] = get_args(Test)
     rows = []
     for test in tests if repeated == "splits" else [t for t in tests if t != "corrected-t"]:
-        found = compare_with(
-            reference,
-            repeats,
-            test=test,
-            correction="none",
-            tested=tested_share,
-            trained=1,
-        )
-        missing = [1.0] * max(0, (comparisons or 0) - len(found))
-        p = [one.test.p for one in found] + missing
+        results = compare_with(reference, repeats, test=test, test_share=tested_share)
+        missing = [1.0] * max(0, (comparisons or 0) - len(results))
+        p = [result.p for result in results.values()] + missing
         corrected = {name: adjusted_p(p, name) for name in ("bonferroni", "holm", "none")}
-        for number, one in enumerate(found):
+        for number, (against, result) in enumerate(results.items()):
             rows.append(
                 {
                     "method": reference,
-                    "against": one.against,
-                    **asdict(one.test),
+                    "against": against,
+                    **asdict(result),
                     "repeated": repeated,
                     "p_corrected": corrected[correction][number],
                     "p_bonferroni": corrected["bonferroni"][number],

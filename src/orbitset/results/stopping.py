@@ -10,7 +10,6 @@ import torch
 
 from orbitset.errors import RunError
 from orbitset.evaluation.early_stopping import stop_early
-from orbitset.evaluation.statistics import mean_over_seeds
 from orbitset.protocols.contract import About
 from orbitset.run_folder import Run
 
@@ -32,7 +31,8 @@ class Scores:
 
     @property
     def by_split(self) -> np.ndarray:
-        return mean_over_seeds(self.score_SR)
+        means: np.ndarray = self.score_SR.mean(0)
+        return means
 
     @property
     def by_seed(self) -> np.ndarray:

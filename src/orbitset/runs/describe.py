@@ -90,7 +90,7 @@ def _calibrated(protocol: Protocol, model: Encoder) -> Calibration | None:
         pairs=verified.num_same + verified.num_different,
         on=on,
         points=tuple(
-            Point(far=point.asked_far, tar=point.tar, threshold=point.threshold)
+            Point(far=point.max_far, tar=point.tar, threshold=point.threshold)
             for point in verified.points
             if point.threshold > -math.inf
         ),
