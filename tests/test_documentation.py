@@ -49,3 +49,13 @@ def test_files_and_modules_that_the_documents_name_exist():
         for name in re.findall(r"(?:from|import) orbitset\.([\w.]+)", text):
             module = source / name.replace(".", "/")
             assert module.exists() or module.with_suffix(".py").exists(), f"{page.name}: {name}"
+
+
+def test_what_users_are_told_to_install_exists_without_a_release():
+    """There is no release of the package to install extras of: hints name the packages themselves."""
+    project = (ROOT / "pyproject.toml").read_text()
+    for path in (ROOT / "src").rglob("*.py"):
+        text = path.read_text()
+        assert not re.search(r"pip install '?orbitset", text), path
+        for packages in re.findall(r"pip install ([\w -]+)", text):
+            assert all(f'"{package}>=' in project for package in packages.split()), packages

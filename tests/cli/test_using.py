@@ -127,7 +127,12 @@ def test_a_model_is_exported_alone(orbitset, fails, model_folder, photos, tmp_pa
     out = tmp_path / "model"
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     export = ["export", model_folder, "-o", out]
-    fails(orbitset(*export, "--onnx"), 1, "onnxscript, which is not installed", "orbitset[export]")
+    fails(
+        orbitset(*export, "--onnx"),
+        1,
+        "onnxscript, which is not installed",
+        "pip install onnx onnxscript",
+    )
     assert not out.exists()
     found = _only_json(orbitset(*export, "--json"))
     assert found["id"] == package.load(out).id and found["onnx"] == []

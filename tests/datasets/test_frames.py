@@ -254,4 +254,4 @@ def test_a_missing_pyav_is_named(clip, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(OrbitsetError, match="PyAV, which is not installed") as caught:
         load_frames(clip, size_px=16)
-    assert caught.value.hint == "pip install 'orbitset[video]'"
+    assert caught.value.hint == "pip install av"

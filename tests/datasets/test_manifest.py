@@ -203,5 +203,5 @@ def test_without_pyarrow_parquet_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "faces.parquet"
     path.touch()
-    with pytest.raises(DataError, match=r"pip install 'orbitset\[parquet\]'"):
+    with pytest.raises(DataError, match=r"pip install pyarrow"):
         read_manifest(path)

@@ -198,7 +198,7 @@ def test_without_faiss_an_error_says_how_to_get_it(monkeypatch):
         return load(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(OrbitsetError, match=r"not installed \(pip install 'orbitset\[search\]'\)"):
+    with pytest.raises(OrbitsetError, match=r"not installed \(pip install faiss-cpu\)"):
         StoredCodes("flat", 4)
 
 

@@ -156,7 +156,7 @@ def _pyav() -> ModuleType:
     except ImportError:
         raise OrbitsetError(
             "videos are read with PyAV, which is not installed",
-            hint="pip install 'orbitset[video]'",
+            hint="pip install av",
         ) from None
     return av
 

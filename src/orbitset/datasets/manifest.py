@@ -182,7 +182,7 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]], int]:
         from pyarrow import parquet
     except ImportError:
         raise DataError(
-            f"{path} is Parquet, which needs pyarrow", hint="pip install 'orbitset[parquet]'"
+            f"{path} is Parquet, which needs pyarrow", hint="pip install pyarrow"
         ) from None
     try:
         header = list(parquet.read_schema(path).names)

@@ -74,7 +74,7 @@ def _check_timm(name: str) -> None:
     except (ImportError, RuntimeError, AttributeError) as error:  # or without its torchvision
         raise ConfigError(
             f"timm:{name} needs timm, which cannot be imported: {error}",
-            hint="pip install 'orbitset[timm]'",
+            hint="pip install timm",
         ) from None
     base = name.partition(".")[0]
     if base not in all_names:

@@ -141,7 +141,7 @@ class _ParquetCodes:
         except ImportError:
             raise OrbitsetError(
                 "Parquet files are written with PyArrow, which is not installed",
-                hint="pip install 'orbitset[parquet]', or write .npy",
+                hint="pip install pyarrow, or write .npy",
             ) from None
         self._arrow: Any = pyarrow
         self._file = _Atomic(path)

@@ -138,7 +138,7 @@ def _check_optuna() -> None:
     except ImportError:
         raise OrbitsetError(
             "settings are proposed by Optuna, which is not installed",
-            hint="pip install 'orbitset[tune]'",
+            hint="pip install optuna",
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 

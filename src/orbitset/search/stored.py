@@ -235,6 +235,6 @@ def load_faiss() -> Any:
         import faiss  # late: it is only needed here
     except ImportError:
         raise OrbitsetError(
-            "search uses FAISS, which is not installed", hint="pip install 'orbitset[search]'"
+            "search uses FAISS, which is not installed", hint="pip install faiss-cpu"
         ) from None
     return faiss

@@ -142,5 +142,5 @@ def check_installed() -> None:
     except ImportError as error:
         raise OrbitsetError(
             f"models are exported with {error.name}, which is not installed",
-            hint="pip install 'orbitset[export]'",
+            hint="pip install onnx onnxscript onnxruntime",
         ) from None
