@@ -125,7 +125,7 @@ def test_thresholds_of_duplicates_are_checked(orbitset, fails, build_model, phot
     save_model_folder(build_model(calibration=None), tmp_path / "plain")
     dedupe = ["dedupe", tmp_path / "plain", photos]
     fails(orbitset(*dedupe), 2, "no measured threshold", "--threshold")
-    fails(orbitset(*dedupe, "--threshold", 1, "--far", 0.01), 2, "give one of them")
+    fails(orbitset(*dedupe, "--threshold", 1, "--far", 0.01), 2, "give one")
     for wrong in ("nan", "inf", "-1"):
         fails(orbitset(*dedupe, "--threshold", wrong), 2, "give a squared distance")
     assert orbitset(*dedupe, "--threshold", 0).returncode == 0
@@ -137,7 +137,7 @@ def test_images_are_recognised(orbitset, model_folder, photos, zero, tmp_path):
     done = orbitset(*classify)
     labels = [line.split(" ")[0] for line in done.stdout.splitlines()]
     assert labels == ["ant"] * 3 + ["bee"] * 3 + ["–"] * 3
-    assert "what best tells the examples of one class from those of others" in done.stderr
+    assert "the threshold that best separates the examples" in done.stderr
     assert f"skipped: {zero} is empty" in done.stderr
     found = _only_json(orbitset(*classify, "--closed", "--by", "mean", "--json"))
     assert None not in [image["label"] for image in found["images"]]
@@ -155,7 +155,7 @@ def test_classes_without_readable_examples_are_named(
     classify = ["classify", model_folder, photos / "ant", "--examples"]
     done = orbitset(*classify, known)
     assert done.returncode == 0
-    assert "no example of cat can be read: no image is taken for it" in done.stderr
+    assert "no example of cat can be read, so no image is given that class" in done.stderr
     assert _only_json(orbitset(*classify, known, "--json"))["unknown"] == ["cat"]
     fails(orbitset(*classify, known / "cat"), 1, "no image could be read")
     fails(orbitset(*classify, tmp_path / "none"), 1, "there is no folder")

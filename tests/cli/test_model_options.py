@@ -19,7 +19,7 @@ def test_data_goes_to_stdout_and_what_was_skipped_to_stderr(capsys, as_json):
     problems = [Problem(3, "a\nb.png is empty")]
     finish(as_json, {"images": 1}, ["one", "two"], problems, ["x.txt", "y.txt"])
     printed, said = capsys.readouterr()
-    assert said == "skipped: a\\nb.png is empty\nno images: x.txt and 1 more\n"
+    assert said == "skipped: a\\nb.png is empty\nignored, not an image: x.txt and 1 more\n"
     if as_json:
         assert json.loads(printed) == {
             "images": 1,
@@ -33,7 +33,7 @@ def test_data_goes_to_stdout_and_what_was_skipped_to_stderr(capsys, as_json):
 def test_only_one_way_to_say_what_is_the_same():
     check_one(None, 1)
     check_one(0.01, None)
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match="give one"):
         check_one(0.01, 0)
 
 

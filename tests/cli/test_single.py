@@ -280,5 +280,5 @@ def test_a_network_of_ones_own_is_trained_and_used(
 
     monkeypatch.chdir(tmp_path)  # where that code is not
     monkeypatch.delitem(sys.modules, "own_net")
-    wanted = "the encoder own_net:Net cannot be had: No module named 'own_net'"
+    wanted = "cannot import the encoder own_net:Net: No module named 'own_net'"
     fails(orbitset("embed", out, *images, "-o", tmp_path / "other.npy"), 1, wanted)

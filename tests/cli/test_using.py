@@ -37,7 +37,7 @@ def test_codes_are_written_and_what_was_skipped_is_said(orbitset, model_folder, 
     assert done.returncode == 0
     assert done.stdout == f"2 codes of 16 numbers: {out}\n"
     skipped = f"skipped: {mixed}/text.jpg cannot be read as an image: it is of no known format\n"
-    assert skipped in done.stderr and f"no images: {mixed}/notes.txt\n" in done.stderr
+    assert skipped in done.stderr and f"ignored, not an image: {mixed}/notes.txt\n" in done.stderr
     names, codes = read_codes(out)
     assert names == [f"{mixed}/-a.png", f"{mixed}/b\n\x1b[31m.png"]
     assert np.abs(codes - package.load(model_folder).embed(names)).max() < 1e-5
@@ -96,7 +96,7 @@ def test_rectified_images_are_written(orbitset, fails, model_folder, photos, tmp
 def test_two_images_are_compared(orbitset, model_folder, photos, tmp_path):
     one, other = photos / "ant" / "1.png", photos / "bee" / "1.png"
     done = orbitset("verify", model_folder, one, one)
-    assert done.stdout.startswith("the same: distance 0, threshold 0.002: lets 1.0% of different")
+    assert done.stdout.startswith("the same: distance 0, threshold 0.002 (false accept rate 1.0%")
     assert done.stderr == ""
     pair = tmp_path / "new" / "pair.png"
     found = _only_json(
@@ -114,11 +114,11 @@ def test_comparisons_that_make_no_sense_are_refused(orbitset, fails, model_folde
     pair = [photos / "ant" / "1.png", photos / "bee" / "1.png"]
     verify = ["verify", model_folder, *pair]
     fails(orbitset(*verify, "--far", 0.02), 2, "only 0.001, 0.01, 0.05")
-    fails(orbitset(*verify, "--far", 0.01, "--threshold", 1), 2, "give one of them")
+    fails(orbitset(*verify, "--far", 0.01, "--threshold", 1), 2, "give one")
     for wrong in ("nan", "inf", "-1"):
         fails(orbitset(*verify, "--threshold", wrong, "--json"), 2, "give a squared distance")
-    fails(orbitset(*verify, "--out", "pair.jpg"), 2, "written as .png")
-    fails(orbitset(*verify, "--out", pair[0]), 2, "is one of the images")
+    fails(orbitset(*verify, "--out", "pair.jpg"), 2, "is not a .png file")
+    fails(orbitset(*verify, "--out", pair[0]), 2, "is one of the two images")
     fails(orbitset("verify", model_folder, pair[0], photos), 1, "Is a directory")
     fails(orbitset("verify", model_folder, pair[0]), 2, "B")
 

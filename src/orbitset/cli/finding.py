@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from orbitset.cli.model_options import (
     Counted,
@@ -20,69 +21,72 @@ from orbitset.cli.model_options import (
 )
 from orbitset.cli.options import Device, Json, Quiet, Trust, say
 
-app = typer.Typer(help="Make an index of images to search in.", no_args_is_help=True)
+app = typer.Typer(help="Build an index of images to search in.", no_args_is_help=True)
 
 
 @app.command("add")
 def index_add(
     model: ModelFolder,
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="A folder; made if not there.")],
+    index: Annotated[Path, Argument(metavar="INDEX", help="Folder of the index, new or existing.")],
     images: Images,
     kind: Annotated[
         Literal["flat", "ivf", "hnsw"] | None,
-        typer.Option(help="Of a new index: flat is exact, the others are for millions."),
+        Option(help="Type of a new index: flat is exact; ivf and hnsw are for millions of images."),
     ] = None,
     trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Add images, or embed those anew that are there.
+    """Add images to an index, or replace those that it has.
 
     Example: orbitset index add runs/mine photos.index photos/
     """
     from orbitset.uses.finding import add_to_index
 
     with Counted("embedding", quiet) as counted:
-        done = add_to_index(load(model, device), index, images, kind=kind, on_progress=counted)
-    found = {"added": done.added, "replaced": done.replaced, "size": done.size, "index": str(index)}
-    text = f"{done.added:,} added, {done.replaced:,} replaced; {done.size:,} images: {index}"
-    finish(as_json, found, [text], done.problems, done.ignored)
+        report = add_to_index(load(model, device), index, images, kind=kind, on_progress=counted)
+    content = {
+        "added": report.added,
+        "replaced": report.replaced,
+        "size": report.size,
+        "index": str(index),
+    }
+    text = f"{report.added:,} added, {report.replaced:,} replaced; {report.size:,} images: {index}"
+    finish(as_json, content, [text], report.problems, report.ignored)
 
 
 @app.command("remove")
 def index_remove(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="The folder of an index.")],
-    images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGES", help="Images, and folders of them.")
-    ],
+    index: Annotated[Path, Argument(metavar="INDEX", help="Folder of an index.")],
+    images: Annotated[list[Path], Argument(metavar="IMAGES", help="Images, or folders of images.")],
     as_json: Json = False,
 ) -> None:
-    """Remove images; their files need not be there any more.
+    """Remove images from an index; their files need not exist any more.
 
     Example: orbitset index remove photos.index photos/old.jpg
     """
     from orbitset.uses.finding import remove_from_index
 
     removed, unknown, left = remove_from_index(index, images)
-    found = {"removed": removed, "unknown": unknown, "size": left, "index": str(index)}
-    finish(as_json, found, [f"{removed:,} removed; {left:,} images left: {index}"])
+    content = {"removed": removed, "unknown": unknown, "size": left, "index": str(index)}
+    finish(as_json, content, [f"{removed:,} removed; {left:,} images left: {index}"])
     for path in unknown:
         say(printable(f"not in the index: {path}"))
 
 
 def search(
     model: ModelFolder,
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="The folder of an index.")],
-    queries: Annotated[list[Path], typer.Argument(metavar="QUERIES", help="Images to look for.")],
-    k: Annotated[int, typer.Option(help="Matches of each query.", min=1)] = 10,
+    index: Annotated[Path, Argument(metavar="INDEX", help="Folder of an index.")],
+    queries: Annotated[list[Path], Argument(metavar="QUERIES", help="Images to search for.")],
+    k: Annotated[int, Option(help="Number of nearest images to show for each query.", min=1)] = 10,
     sheet: Sheet = None,
     trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the images of an index that show what the queries show.
+    """Find the images in an index that are nearest to each query.
 
     Example: orbitset search runs/mine photos.index query.jpg --sheet found.html
     """
@@ -92,7 +96,7 @@ def search(
     with Counted("queries", quiet) as counted:
         answers, problems = search_index(loaded, index, queries, k=k, on_progress=counted)
     write_sheet(sheet, lambda: search_sheet(loaded, answers))
-    found = {
+    content = {
         "answers": [
             {
                 "query": answer.query,
@@ -105,7 +109,7 @@ def search(
     for answer in answers:
         lines.append(answer.query)
         lines += [f"  {match.distance:>10.4g}  {match.path}" for match in answer.matches]
-    finish(as_json, found, lines, problems)
+    finish(as_json, content, lines, problems)
 
 
 def dedupe(
@@ -119,7 +123,7 @@ def dedupe(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Group images that show the same thing.
+    """Find duplicates: group the images that show the same thing.
 
     Example: orbitset dedupe runs/mine photos/ --sheet groups.html
     """
@@ -135,7 +139,7 @@ def dedupe(
             on_progress=counted,
         )
     write_sheet(sheet, lambda: duplicates_sheet(groups))
-    found = {
+    content = {
         "images": len(looked.paths),
         "groups": [
             {"paths": list(group.names), "distances": list(group.distances)} for group in groups
@@ -149,24 +153,25 @@ def dedupe(
             f"  {distance:>10.4g}  {path}"
             for path, distance in zip(group.names, group.distances, strict=True)
         ]
-    finish(as_json, found, lines, looked.problems)
+    finish(as_json, content, lines, looked.problems)
 
 
 def classify(
     model: ModelFolder,
     images: Images,
     examples: Annotated[
-        Path, typer.Option(help="A sub-folder of examples for each class, or an image for each.")
+        Path, Option(help="Folder with a sub-folder of examples, or one image, for each class.")
     ],
     reject: Annotated[
-        float | None, typer.Option(help="Squared distance from which on an image is of no class.")
+        float | None,
+        Option(help="Reject images farther than this squared distance from every class."),
     ] = None,
     is_closed: Annotated[
-        bool, typer.Option("--closed", help="Every image is of one of the classes.")
+        bool, Option("--closed", help="Never reject: give every image one of the classes.")
     ] = False,
     by: Annotated[
         Literal["nearest", "mean"],
-        typer.Option(help="Compare with the nearest example, or the mean."),
+        Option(help="Compare with the nearest example, or with the mean of a class."),
     ] = "nearest",
     sheet: Sheet = None,
     trusted: Trust = None,
@@ -193,34 +198,35 @@ def classify(
         )
     write_sheet(sheet, lambda: classes_sheet(result))
     rows = list(zip(result.paths, result.found, strict=True))
-    found = {
+    content = {
         "reject_above": result.reject_above,
         "rejects_by": result.rejects_by,
         "unknown": list(result.unknown),
         "images": [
             {
                 "path": path,
-                "label": one.label,
-                "nearest": one.nearest,
-                "distance": one.distance,
-                "runner_up": one.runner_up,
-                "runner_up_distance": one.runner_up_distance,
+                "label": guess.label,
+                "nearest": guess.nearest,
+                "distance": guess.distance,
+                "runner_up": guess.runner_up,
+                "runner_up_distance": guess.runner_up_distance,
             }
-            for path, one in rows
+            for path, guess in rows
         ],
     }
-    lines = [f"{one.label or '–':<16} {one.distance:>10.4g}  {path}" for path, one in rows]
-    finish(as_json, found, lines, result.problems)
+    lines = [f"{guess.label or '–':<16} {guess.distance:>10.4g}  {path}" for path, guess in rows]
+    finish(as_json, content, lines, result.problems)
     for label in result.unknown:
-        say(printable(f"no example of {label} can be read: no image is taken for it"))
+        say(printable(f"no example of {label} can be read, so no image is given that class"))
     if not as_json and result.rejects_by == "none" and not is_closed:
         say(
-            "\nevery image was given a class: no distance was found from which on it should have none"
+            "\nevery image was given a class: no rejection threshold could be estimated "
+            "(set one with --reject)"
         )
     if not as_json and result.reject_above is not None:
         source = {
-            "given": "as given",
-            "examples": "what best tells the examples of one class from those of others",
-            "calibration": "the model's own, with a false accept rate of 5 %",
+            "given": "set with --reject",
+            "examples": "the threshold that best separates the examples of different classes",
+            "calibration": "the model's own threshold at a false accept rate of 5 %",
         }[result.rejects_by]
-        say(f"\n– is farther than {result.reject_above:.4g} from every class: {source}")
+        say(f"\n– means farther than {result.reject_above:.4g} from every class: {source}")

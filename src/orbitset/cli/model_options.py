@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from orbitset.cli.options import find_device, say
 from orbitset.errors import ConfigError
@@ -16,23 +16,20 @@ if TYPE_CHECKING:
     from orbitset.models import Model
 
 ModelFolder = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="The folder of a finished run, or of a model.")
+    Path, Argument(metavar="MODEL", help="Folder of a finished run, or of an exported model.")
 ]
 Images = Annotated[
-    list[Path], typer.Argument(metavar="IMAGES", help="Image files, folders of them, and shards.")
+    list[Path], Argument(metavar="IMAGES", help="Image files, folders of images, or shards.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Sheet = Annotated[
-    Path | None, typer.Option("--sheet", help="An HTML page of the pictures to write.")
-]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace existing output.")]
+Sheet = Annotated[Path | None, Option(help="Write an HTML page that shows the images.")]
 Far = Annotated[
     float | None,
-    typer.Option(
-        help="Share of different things that may be taken for the same: 0.001, 0.01, 0.05."
-    ),
+    Option(help="False accept rate for which the threshold was measured: 0.001, 0.01 or 0.05."),
 ]
 Threshold = Annotated[
-    float | None, typer.Option(help="Squared distance up to which two images show the same.")
+    float | None,
+    Option(help="Squared distance up to which two images are taken to show the same thing."),
 ]
 
 
@@ -52,11 +49,11 @@ def write_sheet(path: Path | None, make: Callable[[], str]) -> None:
 
 def check_one(far: float | None, threshold: float | None) -> None:
     if far is not None and threshold is not None:
-        raise ConfigError("--far and --threshold both say what is the same; give one of them")
+        raise ConfigError("--far and --threshold contradict each other; give one")
 
 
 def printable(text: str) -> str:
-    """One line that no terminal trips over, whatever files are called.
+    """The text as one line of printable characters, whatever files are called.
 
     >>> print(printable("a\\nb.png"))
     a\\nb.png
@@ -71,26 +68,26 @@ def printable(text: str) -> str:
 
 def finish(
     as_json: bool,
-    found: dict[str, Any],
+    content: dict[str, Any],
     lines: Sequence[str],
     problems: "Sequence[Problem]" = (),
     ignored: Sequence[str] = (),
 ) -> None:
-    """Print what was found, and say what was left out and why."""
+    """Print results as JSON or as lines; problems and ignored files go to stderr."""
     if as_json:
         reasons = [problem.reason for problem in problems]
-        print(json.dumps({**found, "skipped": reasons, "ignored": list(ignored)}))
+        print(json.dumps({**content, "skipped": reasons, "ignored": list(ignored)}))
     for line in () if as_json else lines:
         print(printable(line))
     for problem in problems:
         say(printable(f"skipped: {problem.reason}"))
     if ignored:
         more = f" and {len(ignored) - 1:,} more" if len(ignored) > 1 else ""
-        say(printable(f"no images: {ignored[0]}{more}"))
+        say(printable(f"ignored, not an image: {ignored[0]}{more}"))
 
 
 class Counted:
-    """Progress of images on stderr."""
+    """Shows on stderr how many images are done."""
 
     def __init__(self, label: str, quiet: bool) -> None:
         self._label, self._quiet = label, quiet

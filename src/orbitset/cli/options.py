@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from orbitset.errors import ConfigError
 from orbitset.outside import trust
@@ -16,74 +16,77 @@ from orbitset.outside import trust
 if TYPE_CHECKING:
     from orbitset.run_folder import Run
 
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
-Jobs = Annotated[int, typer.Option(help="Trainings side by side, each in a process of its own.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Out = Annotated[Path | None, Option("--out", "-o", help="Folder to write the run to.")]
+Resume = Annotated[bool, Option("--resume", help="Continue the run in that folder.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace the run in that folder.")]
+Jobs = Annotated[int, Option(help="Number of trainings side by side, each in its own process.")]
+Device = Annotated[
+    str | None, Option(help="cpu, cuda or cuda:N. By default, a GPU if there is one.")
+]
+Json = Annotated[bool, Option("--json", help="Print one JSON object to stdout.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Show no progress.")]
 OrbitOption = Annotated[
-    str | None, typer.Option(help="Of a manifest: the factors an orbit shares, as person,light.")
+    str | None,
+    Option(help="Columns whose values the members of an orbit share, such as person,light."),
 ]
 CanonicalOption = Annotated[
     str | None,
-    typer.Option(help="The target of each orbit: view=front, or first, middle or medoid."),
+    Option(help="Which member of an orbit is its target: view=front, first, middle or medoid."),
 ]
 CropsOption = Annotated[
     Path | None,
-    typer.Option(
-        "--crops", help="The part of each image to use: a CSV of boxes, or a folder of landmarks."
-    ),
+    Option(help="The part of each image to use: a CSV file of boxes, or a folder of landmarks."),
 ]
 OnProblemOption = Annotated[
     str | None,
-    typer.Option(
-        "--on-problem",
-        help="Images that cannot be used: stop, or skip; both name them. train skips, reproduce stops.",
+    Option(
+        help="What to do with images that cannot be used: skip them, or stop; both list them. "
+        "By default, train skips and reproduce stops."
     ),
 ]
 Seed = Annotated[
-    int | None,
-    typer.Option(help="Random seed of weights, orbits and batches; 0 by default.", min=0),
+    int | None, Option(help="Random seed of weights, orbits and batches. Default: 0.", min=0)
 ]
 MethodOption = Annotated[
     str | None,
-    typer.Option(
-        help="OJ, OT, OE, ST, EX or AE; with -STN a spatial transformer in front. OJ by default."
+    Option(
+        help="Training method: OJ (the default), OT, OE, ST, EX or AE. OT-STN puts a spatial "
+        "transformer in front; any method can have one."
     ),
 ]
 LossOption = Annotated[
     str | None,
-    typer.Option(
-        "--loss",
+    Option(
         metavar="MODULE:NAME",
-        help="A loss of your own in place of a method, such as my_losses:info_nce.",
+        help="Train with a loss of your own, such as my_losses:info_nce. See docs/own-loss.md.",
     ),
 ]
 MethodsOption = Annotated[
     str | None,
-    typer.Option(help="Methods or losses, such as OJ,ST-STN,my_losses:info_nce; all by default."),
+    Option(help="Methods and losses, such as OJ,ST-STN,my_losses:info_nce. Default: all methods."),
 ]
 ProtocolOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="How codes are judged: one-shot, finding, pairs, or a class of your own, module:Class.",
+    Option(
+        help="How codes are evaluated: one-shot, finding, pairs, or a class of your own, such as "
+        "my_protocols:Mine. The default follows from the data."
     ),
 ]
 MeasureOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--measure",
         metavar="MODULE:NAME",
-        help="A further measure at every evaluation: a function of held-out codes and their labels.",
+        help="Add a measure of your own to every evaluation: a function of codes and labels, such "
+        "as my_measures:purity.",
     ),
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="Change any setting, for example loss.margin=0.3."
+    Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Change any setting, such as loss.margin=0.3. Can be repeated.",
     ),
 ]
 
@@ -95,11 +98,11 @@ def _trust(modules: list[str] | None) -> list[str] | None:
 
 Trust = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--trust",
         metavar="MODULE",
         callback=_trust,
-        help="Run code of this module although only a file names it, such as my_package.losses.",
+        help="Allow code of this module to run although only a file names it, such as my_losses.",
     ),
 ]
 """Takes effect when it is parsed, so that commands need not look at it."""
@@ -137,12 +140,10 @@ def listed(text: str | None) -> list[str] | None:
 
 
 def method_or_loss(method: str | None, loss: str | None) -> str | None:
-    """What --method or --loss names."""
-    if method is not None and loss is not None:
-        raise ConfigError("--loss takes the place of --method; give one of them")
-    if loss is not None and ":" not in loss:
-        raise ConfigError(f"--loss is {loss!r}; write module:name, such as my_losses:info_nce")
-    return method if loss is None else loss
+    """What --method or --loss names; both may name the same."""
+    if method is not None and loss is not None and method != loss:
+        raise ConfigError(f"--method {method} and --loss {loss} contradict each other; give one")
+    return method or loss
 
 
 def check_flags(resume: bool, overwrite: bool) -> None:

@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from orbitset.cli.options import (
     CanonicalOption,
@@ -36,21 +36,22 @@ from orbitset.cli.options import (
 if TYPE_CHECKING:
     from orbitset.run_folder import Run
 
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run.")]
 _NO_GAIN = "More orbits may help, or a longer training (--epochs), another --method or --encoder."
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")] = Path("runs/demo"),
+    out: Annotated[Path, Option("--out", "-o", help="Folder to write to.")] = Path("runs/demo"),
     seed: Seed = None,
-    epochs: Annotated[float | None, typer.Option(help="Length of the OJ run.", min=0)] = None,
+    epochs: Annotated[float | None, Option(help="Length of OJ's training.", min=0)] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     trusted: Trust = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, Option(help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train OJ, OT and AE on the embedded digits and write a report: a few minutes on two cores.
+    """Train OJ, OT and AE on small digits and write a report, in a few minutes on two cores.
 
     Example: orbitset demo --out runs/demo
     """
@@ -81,57 +82,55 @@ def demo(
 def train(
     source: Annotated[
         str | None,
-        typer.Argument(
-            metavar="X", help="A recipe (affine-mnist, affine-digits) or a path of data."
+        Argument(
+            metavar="X",
+            help="What to train on: a path of images, images of your own such as my_data:images, "
+            "or a recipe (affine-mnist, affine-digits).",
         ),
     ] = None,
     method: MethodOption = None,
     loss: LossOption = None,
     protocol: ProtocolOption = None,
     measures: MeasureOption = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over all members.")] = None,
+    epochs: Annotated[
+        float | None, Option(help="Length of the training, in passes over all images.")
+    ] = None,
     orbit: OrbitOption = None,
     canonical: CanonicalOption = None,
     label: Annotated[
-        str | None, typer.Option(help="Of a manifest: the factor that is to be recognised.")
+        str | None, Option(help="Column that says what an image shows, to be recognised.")
     ] = None,
     classes: Annotated[
         str | None,
-        typer.Option(
-            help="Of a manifest: a factor that some rows have, whose classes are learned beside the orbits."
-        ),
+        Option(help="Column with class labels, blank where unknown; adds a classification loss."),
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            help="Of a manifest: FACTOR=TRAIN/TEST or /VALIDATION/TEST, as session=1,2/3/4."
+        Option(
+            help="Values of a column to train, validate and test on, such as session=1,2/3/4, or "
+            "to train and test on, such as session=1,2/3."
         ),
     ] = None,
     test: Annotated[
         str | None,
-        typer.Option(
-            help="Of a manifest: FACTOR=VALUES to test on, as session=4; the rest is trained on."
-        ),
+        Option(help="Values of a column to test on, such as session=4; all others are trained on."),
     ] = None,
     crops: CropsOption = None,
     on_problem: OnProblemOption = None,
     init: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="MODEL", help="Begin with the weights of a model; its network is taken."
-        ),
+        Path | None, Option(help="Fine-tune the model in this folder: its network and weights.")
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Another network than the paper's: timm:resnet18, or package.module:Class.",
+        Option(
+            help="Train another network than the paper's: timm:resnet18, or a class of your own, "
+            "such as my_networks:Net."
         ),
     ] = None,
     seed: Seed = None,
     settings: SettingsOption = None,
     config_file: Annotated[
-        Path | None, typer.Option("--config", help="The config.json of an earlier run.")
+        Path | None, Option("--config", help="Train as the config.json of an earlier run says.")
     ] = None,
     out: Out = None,
     resume: Resume = False,
@@ -141,13 +140,16 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train one method. X is data if such a path exists, otherwise the name of a recipe.
+    """Train one method on X and write a run folder with the model and a report.
 
-    Example: orbitset train affine-mnist --method OJ --epochs 0.02
+    Options that speak of columns are for images in a CSV or Parquet file; in a folder of images,
+    the sub-folders are the orbits.
+
+    Example: orbitset train products/
 
     Example: orbitset train faces.csv --orbit person,light --canonical view=front --label person
 
-    Example: orbitset train products/   (a sub-folder for each product)
+    Example: orbitset train affine-mnist --loss my_losses:info_nce --set loss.temperature=0.2
     """
     from orbitset.files import file_name
     from orbitset.recipes.compose import Request, compose_config, described
@@ -217,25 +219,31 @@ def _left_out(run: "Run") -> str:
 
 
 def evaluate(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder.")],
-    shots: Annotated[list[int] | None, typer.Option(help="Labelled images per class.")] = None,
+    folder: RunFolder,
+    shots: Annotated[
+        list[int] | None,
+        Option(metavar="N", help="Labelled images per class. Can be repeated; default: 1, 5."),
+    ] = None,
     neighbours: Annotated[
-        int | None, typer.Option("--k", help="k of the k-NN row; 5 if not given.", min=1)
+        int | None, Option("--k", help="Number of neighbours in k-NN. Default: 5.", min=1)
     ] = None,
     draws: Annotated[
-        int | None, typer.Option(help="Draws of the labelled images; 100 if not given.", min=1)
+        int | None, Option(help="Random draws of the labelled images. Default: 100.", min=1)
     ] = None,
     gallery: Annotated[
-        int | None, typer.Option(help="Labelled images for k-NN and probe; 5,000.", min=10)
+        int | None, Option(help="Labelled images for k-NN and probe. Default: 5,000.", min=10)
     ] = None,
-    test_images: Annotated[int | None, typer.Option(help="Queries.", min=1)] = None,
+    test_images: Annotated[
+        int | None, Option(help="Number of test images, at most. Default: as in training.", min=1)
+    ] = None,
     trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a trained encoder anew: few-shot, k-NN and a linear probe, Euclidean and cosine.
+    """Evaluate a trained model with more measures than in training.
 
-    Runs on observed orbits are evaluated by verification, retrieval and clustering instead.
+    Models of single images: few-shot recognition, k-NN and a linear probe. Models of grouped images:
+    verification, retrieval and clustering.
 
     Example: orbitset evaluate runs/affine-digits-OJ --shots 1 --shots 5
     """
@@ -255,10 +263,10 @@ def evaluate(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder.")],
+    folder: RunFolder,
     as_json: Json = False,
 ) -> None:
-    """Rebuild the tables, figures and page of a run from its folder alone.
+    """Write the tables, figures and page of a run anew, from what is in its folder.
 
     Example: orbitset report runs/demo
     """

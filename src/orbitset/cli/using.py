@@ -1,9 +1,10 @@
 """Commands that use a trained model on images one by one."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from orbitset.cli.model_options import (
     Counted,
@@ -23,10 +24,10 @@ from orbitset.errors import ConfigError
 def embed(
     model: ModelFolder,
     images: Images,
-    out: Annotated[Path, typer.Option("--out", "-o", help="codes.parquet or codes.npy.")],
+    out: Annotated[Path, Option("--out", "-o", help="File to write: codes.parquet or codes.npy.")],
     precision: Annotated[
         Literal["float32", "bfloat16", "auto"],
-        typer.Option(help="auto: bfloat16 where that is fast."),
+        Option(help="Precision of the network; auto: bfloat16 where it is fast."),
     ] = "float32",
     overwrite: Overwrite = False,
     trusted: Trust = None,
@@ -34,7 +35,7 @@ def embed(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write the codes of images.
+    """Write the codes (embeddings) of images to a file.
 
     Example: orbitset embed runs/mine photos/ -o codes.parquet
     """
@@ -42,52 +43,52 @@ def embed(
 
     loaded = load(model, device)
     with Counted("embedding", quiet) as counted:
-        done = embed_to_file(
+        report = embed_to_file(
             loaded, images, out, overwrite=overwrite, precision=precision, on_progress=counted
         )
-    found = {"images": done.done, "code_size": loaded.code_size, "out": str(out)}
+    content = {"images": report.done, "code_size": loaded.code_size, "out": str(out)}
     finish(
         as_json,
-        found,
-        [f"{done.done:,} codes of {loaded.code_size} numbers: {out}"],
-        done.problems,
-        done.ignored,
+        content,
+        [f"{report.done:,} codes of {loaded.code_size} numbers: {out}"],
+        report.problems,
+        report.ignored,
     )
 
 
 def rectify(
     model: ModelFolder,
     images: Images,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
+    out: Annotated[Path, Option("--out", "-o", help="Folder to write to.")],
     overwrite: Overwrite = False,
     trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write what images look like in their canonical pose, as PNG files.
+    """Rectify images: write each in its canonical pose, as a PNG file.
 
     Example: orbitset rectify runs/mine photos/ -o upright/
     """
     from orbitset.uses.embedding import rectify_to_folder
 
     with Counted("rectifying", quiet) as counted:
-        done = rectify_to_folder(
+        report = rectify_to_folder(
             load(model, device), images, out, overwrite=overwrite, on_progress=counted
         )
-    found = {"images": done.done, "out": str(out)}
-    finish(as_json, found, [f"{done.done:,} images: {out}"], done.problems, done.ignored)
+    content = {"images": report.done, "out": str(out)}
+    finish(as_json, content, [f"{report.done:,} images: {out}"], report.problems, report.ignored)
 
 
 def verify(
     model: ModelFolder,
-    a: Annotated[Path, typer.Argument(metavar="A", help="An image.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
+    a: Annotated[Path, Argument(metavar="A", help="First image.")],
+    b: Annotated[Path, Argument(metavar="B", help="Second image.")],
     far: Far = None,
     threshold: Threshold = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="A PNG of both, and of both rectified, to write."),
+        Option("--out", "-o", help="Write a PNG of both images, also rectified."),
     ] = None,
     trusted: Trust = None,
     device: Device = None,
@@ -113,39 +114,39 @@ def verify(
     meaning = (
         ""
         if point is None
-        else f": lets {point.far:.1%} of different things pass as the same, and {point.tar:.1%} of the same"
+        else f" (false accept rate {point.far:.1%}, true accept rate {point.tar:.1%})"
     )
     text = (
         f"{'the same' if verdict.is_same else 'different'}: distance {verdict.distance:.4g}, "
         f"threshold {verdict.threshold:.4g}{meaning}"
     )
-    found = {
+    content = {
         "same": verdict.is_same,
         "distance": verdict.distance,
         "threshold": verdict.threshold,
         "far": None if point is None else point.far,
         "tar": None if point is None else point.tar,
     }
-    finish(as_json, found, [text])
+    finish(as_json, content, [text])
 
 
 def _check_picture(out: Path, *images: Path) -> None:
     if out.suffix.lower() != ".png":
-        raise ConfigError(f"the pair is written as .png, and {out} is none")
+        raise ConfigError(f"{out} is not a .png file; the pair is written as PNG")
     if any(out.resolve() == image.resolve() for image in images):
-        raise ConfigError(f"{out} is one of the images; choose another name")
+        raise ConfigError(f"{out} is one of the two images; choose another name")
 
 
 def export(
     model: ModelFolder,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
+    out: Annotated[Path, Option("--out", "-o", help="Folder to write to.")],
     onnx: Annotated[
-        bool, typer.Option("--onnx", help="Encoder and decoder as ONNX files.")
+        bool, Option("--onnx", help="Also write encoder and decoder as ONNX files.")
     ] = False,
     trusted: Trust = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model alone, without the run it came from: weights, model.json and its card.
+    """Export a model without its run: weights, description (model.json) and model card.
 
     Example: orbitset export runs/mine --onnx -o model/
     """
@@ -160,21 +161,13 @@ def export(
     save_model_folder(loaded, out)
     lines = [f"model {loaded.id}: {out}"]
     files: list[dict[str, Any]] = []
-    for one in exported:
-        files.append(
-            {
-                "path": str(one.path),
-                "takes": one.takes,
-                "gives": one.gives,
-                "opset": OPSET,
-                "largest_difference": one.largest_difference,
-            }
-        )
+    for file in exported:
+        files.append(asdict(file) | {"path": str(file.path), "opset": OPSET})
         differences = ", ".join(
-            f"{value:.1e} at batch {batch}" for batch, value in one.largest_difference.items()
+            f"{value:.1e} at batch {batch}" for batch, value in file.largest_difference.items()
         )
         lines.append(
-            f"{one.path}: {one.takes} to {one.gives}, any batch, opset {OPSET}; differs from PyTorch by at "
-            f"most {differences}"
+            f"{file.path}: {file.takes} to {file.gives}, any batch, opset {OPSET}; "
+            f"differs from PyTorch by at most {differences}"
         )
     finish(as_json, {"model": str(out), "id": loaded.id, "onnx": files}, lines)
