@@ -99,17 +99,17 @@ def face_manifest(tmp_path_factory):
 def small_faces(face_manifest):
     """An experiment on that manifest with a small encoder."""
     from orbitset.config import with_settings
-    from orbitset.recipes.own_images import observed_images
+    from orbitset.datasets.source import open_source
+    from orbitset.recipes.own_images import OrbitOptions, observed_images
 
     def experiment(method="OJ", *settings, split="session=1,2/3/4"):
-        config = observed_images(
-            face_manifest,
-            method,
+        options = OrbitOptions(
             orbit=["person", "session", "light"],
             canonical="view=front",
             label="person",
             split=split,
         )
+        config = observed_images(open_source(str(face_manifest)), method, options)
         small = [
             "encoder.channels=4,8",
             "encoder.code_size=16",

@@ -5,14 +5,21 @@ import re
 import tempfile
 from pathlib import Path
 
+import platformdirs
+
 
 def cache_folder() -> Path:
-    """The user's folder for what can be fetched or made again."""
+    """The user's folder for what can be fetched or made again.
+
+    It is $XDG_CACHE_HOME/orbitset, or ~/.cache/orbitset, or what is usual on other systems.
+    """
+    if root := os.environ.get("XDG_CACHE_HOME"):
+        return Path(root) / "orbitset"
     try:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        usual = Path.home() / ".cache" / "orbitset"
     except RuntimeError:  # a user without a home
-        root = Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
-    return root / "orbitset"
+        return Path(tempfile.gettempdir()) / f"cache-{os.getuid()}" / "orbitset"
+    return usual if usual.is_dir() else platformdirs.user_cache_path("orbitset", appauthor=False)
 
 
 def file_name(label: str) -> str:

@@ -5,7 +5,7 @@ import os
 import pytest
 from PIL import Image
 
-from orbitset.datasets.folder import find_images, holds_files, holds_images, scan_folder
+from orbitset.datasets.folder import find_images, list_folder
 from orbitset.errors import DataError
 
 
@@ -24,7 +24,7 @@ def folder(tmp_path):
 
 def test_sub_folders_are_orbits_and_numbers_are_counted(folder):
     root = folder("b/img10.png", "b/img2.png", "b/IMG1.PNG", "a/x.jpeg", "a/deep/y.webp", "top.gif")
-    found = scan_folder(root)
+    found = list_folder(root).images
     names = ["top.gif", "a/x.jpeg", "a/deep/y.webp", "b/IMG1.PNG", "b/img2.png", "b/img10.png"]
     assert list(found.table.paths) == names
     assert found.table.columns["orbit"] == ("", "a", "a/deep", "b", "b", "b")
@@ -33,19 +33,19 @@ def test_sub_folders_are_orbits_and_numbers_are_counted(folder):
 
 def test_names_that_count_the_same_have_an_order_of_their_own(folder):
     root = folder("a1.png", "a001.png", "a01.png", "a2.png")
-    assert scan_folder(root).table.paths == ("a001.png", "a01.png", "a1.png", "a2.png")
+    assert list_folder(root).images.table.paths == ("a001.png", "a01.png", "a1.png", "a2.png")
 
 
 def test_what_is_hidden_is_left_aside_and_what_is_no_image_is_named(folder):
     root = folder("a.png", ".hidden.png", ".thumbs/b.png", "notes.txt", "sub/Thumbs.db")
-    found = scan_folder(root)
+    found = list_folder(root).images
     assert found.table.paths == ("a.png",)
     assert found.ignored == ("notes.txt", "sub/Thumbs.db")
 
 
 def test_a_folder_may_be_called_like_an_image(folder):
     root = folder("x.png/inside.jpg")
-    assert scan_folder(root).table.paths == ("x.png/inside.jpg",)
+    assert list_folder(root).images.table.paths == ("x.png/inside.jpg",)
     assert find_images([root / "x.png"]).table.paths == (str(root / "x.png/inside.jpg"),)
 
 
@@ -58,30 +58,25 @@ def test_links_are_followed_once_and_never_round(folder, tmp_path):
     (root / "loop.png").symlink_to("loop.png")
     (root / "linked").symlink_to(elsewhere)
     (elsewhere / "back").symlink_to(root)
-    assert scan_folder(root).table.paths == ("loop.png", "linked/c.png", "real/a.png")
+    assert list_folder(root).images.table.paths == ("loop.png", "linked/c.png", "real/a.png")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_is_named(folder):
     root = folder("a.png", "secret/b.png")
     (root / "secret").chmod(0)
-    found = scan_folder(root)
+    found = list_folder(root).images
     (root / "secret").chmod(0o700)
     assert found.ignored == ("secret",)
 
 
 def test_holding_images_means_finding_them(folder):
     root = folder("notes.txt", ".thumbs/a.png")
-    assert not holds_images(root)
-    assert holds_files(root, {".txt"})
-    with pytest.raises(DataError, match="there is no image in .* looked for: avif, bmp"):
-        scan_folder(root)
+    assert list_folder(root).ending_in({".txt"}) == ["notes.txt"]
+    with pytest.raises(DataError, match="there is no image in .* known: avif, bmp"):
+        find_images([root])
     folder("sub/a.TIFF")
-    assert holds_images(root)
-
-
-def test_a_manifest_says_that_there_are_images(folder):
-    assert holds_images(folder("manifest.csv"))
+    assert find_images([root]).table.paths == (str(root / "sub" / "a.TIFF"),)
 
 
 def test_files_and_folders_come_in_the_order_they_are_named_and_once(folder):
@@ -98,7 +93,7 @@ def test_a_file_that_is_named_need_not_look_like_an_image(tmp_path):
 
 @pytest.mark.parametrize("name", ["with space.png", "größe 東京.png", "new\nline.png", "-dash.png"])
 def test_names_may_be_anything(folder, name):
-    assert scan_folder(folder(name)).table.paths == (name,)
+    assert list_folder(folder(name)).images.table.paths == (name,)
 
 
 def test_what_is_not_there_is_named(tmp_path):
@@ -107,6 +102,6 @@ def test_what_is_not_there_is_named(tmp_path):
         with pytest.raises(DataError, match=f"there is no image or folder .*{name}"):
             find_images([tmp_path / name])
     with pytest.raises(DataError, match="there is no folder"):
-        scan_folder(tmp_path / "gone")
+        list_folder(tmp_path / "gone")
     with pytest.raises(DataError, match="no image was named"):
         find_images([])

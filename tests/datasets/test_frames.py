@@ -103,7 +103,7 @@ def test_frames_are_turned_as_the_camera_was_held(tmp_path):
 
 def test_a_second_call_reads_the_cache(clip, cache, monkeypatch):
     first = load_frames(clip, size_px=16)
-    assert len(list(cache.iterdir())) == 2
+    assert sorted(path.suffix for path in cache.iterdir()) == [".json", ".u8"]
     monkeypatch.setattr(av, "open", lambda *_, **__: pytest.fail("decoded again"))
     second = load_frames(clip, size_px=16)
     assert np.array_equal(first.pixels, second.pixels)
@@ -149,7 +149,7 @@ def test_without_a_cache_it_still_works(clip, tmp_path, monkeypatch):
 
 
 def test_what_must_not_be_kept_is_not(clip, cache):
-    frames = load_frames(clip, size_px=16, is_kept=False)
+    frames = load_frames(clip, size_px=16, is_cached=False)
     frames.pixels[:] = 0
     assert len(frames) == 12
     assert not cache.exists()
@@ -160,8 +160,8 @@ def test_a_full_disk_is_named_and_nothing_is_left(clip, cache, monkeypatch):
         file.write(b"begun")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module._Asked, "write", fail)
-    with pytest.raises(DataError, match="cannot be kept in .*: No space left on device"):
+    monkeypatch.setattr(module._Video, "write", fail)
+    with pytest.raises(DataError, match="cannot be cached in .*: No space left on device"):
         load_frames(clip, size_px=16)
     assert not list(cache.iterdir())
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from orbitset.datasets import head_pictures
-from orbitset.datasets.heads import LIGHT_ORDER, LIGHTS, VERSION, VIEWS, render_heads
+from orbitset.datasets import head_pictures, heads
+from orbitset.datasets.heads import LIGHT_ORDER, LIGHTS, VERSION, VIEWS, load_heads, render_heads
 from orbitset.errors import ConfigError
 
 LEFT, RIGHT = "03", "11"
@@ -168,3 +168,38 @@ def test_what_cannot_be_rendered_is_refused(arguments, message):
 
 def correlation(one, other):
     return torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]
+
+
+@pytest.fixture
+def rendered(tmp_path, monkeypatch):
+    """Heads with one view and session each, so that the tests are quick."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    calls = []
+
+    def render(**options):
+        calls.append(options)
+        return render_heads(**options, views=["0"], sessions=1)
+
+    monkeypatch.setattr(heads, "render_heads", render)
+    return calls
+
+
+def test_heads_are_rendered_once(rendered):
+    first, second = (load_heads(2, 3, size_px=8) for _ in range(2))
+    assert len(rendered) == 1
+    assert torch.equal(first.images, second.images)
+    assert first.values == second.values
+    assert all(torch.equal(ids, second.factors[name]) for name, ids in first.factors.items())
+    load_heads(2, 3, size_px=12)
+    load_heads(2, 3, size_px=8, seed=1)
+    assert len(rendered) == 3
+
+
+def test_a_damaged_or_unwritable_cache_does_no_harm(rendered, tmp_path, monkeypatch):
+    images = load_heads(1, 2, size_px=8).images.clone()
+    (stored,) = (tmp_path / "cache" / "orbitset" / "heads").glob("*.u8")
+    stored.write_bytes(stored.read_bytes()[:100])
+    assert torch.equal(load_heads(1, 2, size_px=8).images, images)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert torch.equal(load_heads(1, 2, size_px=8).images, images)

@@ -12,6 +12,7 @@ from orbitset.datasets.multi_pie import (
     path_of,
     scan_multi_pie,
 )
+from orbitset.datasets.source import open_source
 from orbitset.datasets.table import orbit_problems
 from orbitset.errors import DataError
 
@@ -79,7 +80,9 @@ def test_pixels_go_with_their_factors(tree):
 
 def test_subjects_who_missed_a_session_are_named(tree):
     assert scan_multi_pie(tree).incomplete == {"002": ("1", "3")}
-    assert "in some sessions only, and not used: 002" in str(inspect_table(f"multi-pie:{tree}"))
+    assert "in some sessions only, and not used: 002" in str(
+        inspect_table(open_source(f"multi-pie:{tree}"))
+    )
 
 
 @pytest.mark.parametrize("spare", ["a", "session00", "z"])

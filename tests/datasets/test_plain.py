@@ -2,8 +2,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from orbitset.datasets.plain import is_plain, load_plain
+from orbitset.datasets import source
+from orbitset.datasets.source import Folder, Manifest, Plain, open_source
 from orbitset.errors import DataError
+
+
+def load_splits(folder, **options):
+    return source.load_splits(open_source(str(folder)), **options)
 
 
 @pytest.fixture
@@ -22,36 +27,36 @@ def album(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_plain_if_all_its_images_lie_in_itself(album, photos):
-    assert is_plain(str(album))
-    assert not is_plain(str(photos))
+    assert isinstance(open_source(str(album)), Plain)
+    assert isinstance(open_source(str(photos)), Folder)
     (album / "more").mkdir()
     Image.new("RGB", (8, 8)).save(album / "more" / "1.png")
-    assert not is_plain(str(album))
+    assert isinstance(open_source(str(album)), Folder)
 
 
 def test_a_manifest_says_what_images_are(album):
     (album / "manifest.csv").write_text("path,orbit\n0.png,a\n1.png,a\n")
-    assert not is_plain(str(album))
+    assert isinstance(open_source(str(album)), Manifest)
 
 
 def test_every_image_is_in_one_part_and_what_is_broken_is_named(album):
-    splits = load_plain(str(album), size_px=16)
+    splits = load_splits(album, size_px=16)
     parts = (splits.train, splits.validation, splits.test)
     assert sum(map(len, parts)) == 40
     assert min(map(len, parts)) >= 2
     assert {tuple(part.images.shape[1:]) for part in parts} == {(3, 16, 16)}
-    assert [one.row for one in splits.left_out] == [41]
+    assert [problem.row for problem in splits.left_out] == [41]
     assert "40.png" in splits.left_out[0].reason
 
 
 def test_the_size_is_chosen_from_the_images(album):
-    assert load_plain(str(album)).train.images.shape[-1] == 32
+    assert load_splits(album).train.images.shape[-1] == 32
 
 
 def test_more_images_move_none_from_one_part_to_another(album):
-    before = set(load_plain(str(album), size_px=32).test.images.sum((1, 2, 3)).tolist())
+    before = set(load_splits(album, size_px=32).test.images.sum((1, 2, 3)).tolist())
     Image.new("RGB", (24, 20), "red").save(album / "another.png")
-    after = load_plain(str(album), size_px=32)
+    after = load_splits(album, size_px=32)
     assert before <= set(after.test.images.sum((1, 2, 3)).tolist())
 
 
@@ -59,8 +64,8 @@ def test_too_few_images_are_refused(album):
     for number in range(12, 40):
         (album / f"{number}.png").unlink()
     with pytest.raises(DataError, match="has 12 images that can be used, too few"):
-        load_plain(str(album))
+        load_splits(album)
 
 
 def test_colours_are_kept_or_not_as_asked(album):
-    assert load_plain(str(album), is_colour=False).train.images.shape[1] == 1
+    assert load_splits(album, is_colour=False).train.images.shape[1] == 1

@@ -12,15 +12,16 @@ import pytest
 from PIL import Image
 
 from orbitset.datasets import shards
-from orbitset.datasets.decode import image_problems, load_images
-from orbitset.datasets.folder import find_images, find_shards
+from orbitset.datasets.decode import Decoding, image_problems, load_images
+from orbitset.datasets.folder import find_images
 from orbitset.datasets.inspect import inspect_table
-from orbitset.datasets.named import is_table, load_observed, table_at
 from orbitset.datasets.pictures import Wanted, decoded
 from orbitset.datasets.shards import expand, file_at, is_tar, open_at, read_shards, scan_shards
+from orbitset.datasets.source import Folder, Shards, load_observed, open_source
 from orbitset.datasets.stream import ImageStream
+from orbitset.datasets.table import Grouping
 from orbitset.errors import ConfigError, DataError
-from orbitset.recipes.own_images import observed_images
+from orbitset.recipes.own_images import OrbitOptions, observed_images
 
 
 def picture(seed=0, size=(8, 6)):
@@ -81,6 +82,10 @@ def two_shards(pack):
     return path.parent
 
 
+def table_at(path, factors=(), on_problem="stop"):
+    return open_source(path).table(factors, on_problem)
+
+
 def problems_of(path, **options):
     table, problems = scan_shards(str(path), path.parent, [path.name], **options)
     return [problem.reason for problem in problems]
@@ -119,7 +124,7 @@ def test_pixels_are_those_of_the_files_alone(pack, tmp_path, monkeypatch):
     loose = find_images([tmp_path / "files"]).table
     for size_px in (None, 16):
         seen, _ = load_images(packed, size_px=size_px)
-        alone, _ = load_images(loose, size_px=size_px, is_kept=False)
+        alone, _ = load_images(loose, size_px=size_px, is_cached=False)
         assert np.array_equal(seen.images, alone.images)
         again, _ = load_images(packed, size_px=size_px)
         assert np.array_equal(seen.images, again.images)
@@ -245,7 +250,7 @@ def test_what_is_no_plain_tar_is_named(pack, tmp_path):
         ("called.tar", gzip.compress(whole), "is compressed; unpack it to a plain .tar"),
     ):
         (tmp_path / name).write_bytes(content)
-        assert is_tar(name) and is_table(str(tmp_path / name))
+        assert is_tar(name) and isinstance(open_source(str(tmp_path / name)), Shards)
         (found,) = problems_of(tmp_path / name)
         assert found.startswith(f"{name} {problem}")
         for on_problem in ("stop", "skip"):
@@ -314,17 +319,23 @@ def test_braces_stand_for_names():
 
 def test_shards_are_a_tar_a_pattern_or_a_folder_without_images(two_shards, tmp_path):
     names = ["train-00.tar", "train-01.tar"]
-    assert find_shards(two_shards / "train-00.tar") == (two_shards, names[:1])
-    assert find_shards(two_shards / "train-{00..01}.tar") == (two_shards, names)
-    assert find_shards(f"{tmp_path}/{{shards,more}}/train-00.tar") == (
+
+    def found(path):
+        source = open_source(str(path))
+        assert isinstance(source, Shards)
+        return source.root, list(source.names)
+
+    assert found(two_shards / "train-00.tar") == (two_shards, names[:1])
+    assert found(two_shards / "train-{00..01}.tar") == (two_shards, names)
+    assert found(f"{tmp_path}/{{shards,more}}/train-00.tar") == (
         tmp_path,
         ["shards/train-00.tar", "more/train-00.tar"],
     )
-    assert find_shards(tmp_path) == (tmp_path, [f"shards/{name}" for name in names])
-    assert not find_shards(two_shards / "train-00.csv")[1]
-    assert is_table(str(two_shards)) and not is_table(str(two_shards / "nothing"))
-    (two_shards / "a.png").write_bytes(picture())
-    assert not find_shards(two_shards)[1]
+    assert found(tmp_path) == (tmp_path, [f"shards/{name}" for name in names])
+    assert found(two_shards) == (two_shards, names)
+    (two_shards / "a").mkdir()
+    (two_shards / "a" / "a.png").write_bytes(picture())
+    assert isinstance(open_source(str(two_shards)), Folder)
 
 
 def test_a_file_may_be_called_like_a_pattern(pack):
@@ -355,31 +366,33 @@ def test_without_an_orbit_the_columns_are_named(pack):
     files = [(f"{at}.png", picture(at)) for at in range(3)]
     path = pack(*files, ("0.json", {"person": "ann", "view": 1}), ("1.cls", b"3"))
     with pytest.raises(ConfigError, match=r"with --orbit; .*x\.tar has person, view, cls"):
-        observed_images(path)
+        observed_images(open_source(str(path)))
     with pytest.raises(ConfigError, match="bare.tar has no factor at all"):
-        observed_images(pack(*files, name="bare.tar"))
+        observed_images(open_source(str(pack(*files, name="bare.tar"))))
 
 
 def test_orbits_are_observed_as_those_of_a_manifest(two_shards, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    config = observed_images(two_shards / "train-{00..01}.tar", canonical="view=0")
+    source = open_source(str(two_shards / "train-{00..01}.tar"))
+    config = observed_images(source, options=OrbitOptions(canonical="view=0"))
     assert (config.name, config.orbits.orbit) == ("shards", ("orbit",))
     assert config.data == str(two_shards / "train-{00..01}.tar")
-    seen, left_out = load_observed(config.data, orbit=("orbit",), target=("view", "0"))
+    grouping = Grouping(orbit=("orbit",), target=("view", "0"))
+    seen, left_out = load_observed(source, grouping, Decoding())
     assert (len(seen), left_out) == (12, ())
     assert seen.values["orbit"] == ("00", "01", "10", "11")
-    with pytest.raises(ConfigError, match="crops are of files"):
-        load_observed(config.data, orbit=("orbit",), crops="crops.csv")
+    with pytest.raises(ConfigError, match="crops are for image files, and .* has none"):
+        load_observed(source, grouping, Decoding(crops="crops.csv"))
 
 
 def test_shards_are_looked_at_before_anyone_trains(two_shards, pack):
-    found = inspect_table(str(two_shards), canonical="view=0", orbit=["orbit"])
+    found = inspect_table(open_source(str(two_shards)), canonical="view=0", orbit=["orbit"])
     assert (found.images, found.sizes, found.problems) == (12, {"6x8": 12}, ())
     assert found.members == {"orbits": 4, "fewest": 3, "median": 3, "most": 3}
-    with open_at(str(found.orbits[0][1])) as file:
+    with open_at(found.orbits[0][1][0]) as file:
         assert file.read() == picture(1)
     pack(("a.png", picture(0)), ("b.cls", b"1"), name="shards/train-02.tar")
-    found = inspect_table(str(two_shards))
+    found = inspect_table(open_source(str(two_shards)))
     assert found.copies == (("train-00.tar/000.png", "train-02.tar/a.png"),)
     assert "problem: row 14: train-02.tar/b has no image, only b.cls" in str(found)
 

@@ -6,13 +6,22 @@ import pytest
 import torch
 
 from orbitset.datasets import video as module
+from orbitset.datasets.decode import Decoding
 from orbitset.datasets.frames import Frames
 from orbitset.datasets.observed import ObservedImages
-from orbitset.datasets.segments import SegmentConfig
-from orbitset.datasets.video import Clip, find_videos, frames_of, load_videos, split_by_time
+from orbitset.datasets.segments import SegmentConfig, VideoConfig
+from orbitset.datasets.source import open_source
+from orbitset.datasets.video import Clip, frames_of, split_by_time
 from orbitset.errors import ConfigError, DataError
 
 SHORT = SegmentConfig(length=4)
+
+
+def load_videos(path, *, segments=None, on_progress=None, size_px=64, **options):
+    video = VideoConfig(segments=segments or SegmentConfig())
+    source = open_source(str(path))
+    decoding = Decoding(size_px=size_px, video=video, **options)
+    return module.load_videos(source.spec, source.root, source.names, decoding, on_progress)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +63,7 @@ def invented(tmp_path, monkeypatch):
         for name in videos:
             (root / f"{name}.mp4").write_bytes(b"12345")
 
-        def load(path, *, size_px, is_colour, is_kept, on_progress):
+        def load(path, *, size_px, is_colour, is_cached, on_progress):
             count, damage = videos[path.stem]
             if on_progress is not None:
                 on_progress(2, 5)
@@ -69,7 +78,7 @@ def invented(tmp_path, monkeypatch):
 
 def test_videos_become_segments(folder):
     videos = load_videos(folder, size_px=8, segments=SHORT)
-    seen = videos.seen
+    seen = videos.frames
     assert seen.images.shape == (30, 1, 8, 8)
     assert seen.images.dtype == torch.uint8
     assert seen.images[:, 0, 3, 3].tolist() == [*range(20), *range(6), *range(200, 204)]
@@ -90,7 +99,7 @@ def test_videos_become_segments(folder):
 
 
 def test_places_are_the_middles_of_segments(folder):
-    seen = load_videos(folder / "cup.mkv", size_px=8, segments=SegmentConfig(length=10)).seen
+    seen = load_videos(folder / "cup.mkv", size_px=8, segments=SegmentConfig(length=10)).frames
     assert seen.values["place"] == ("0.250", "0.750")
     assert seen.factors["place"].tolist() == [0] * 10 + [1] * 10
 
@@ -99,7 +108,7 @@ def test_strides_gaps_and_cuts_are_as_asked(folder):
     config = SegmentConfig(length=3, stride=2, gap=1, scene_cuts=None)
     videos = load_videos(folder, size_px=8, segments=config)
     frames = [0, 2, 4, 6, 8, 10, 12, 14, 16]
-    assert frames_of(videos.seen.where("video", ["cup.mkv"])).tolist() == frames
+    assert frames_of(videos.frames.where("video", ["cup.mkv"])).tolist() == frames
     assert [clip.left_out for clip in videos.clips] == [2, 0]
     assert [clip.cuts for clip in videos.clips] == [(), ()]
 
@@ -110,7 +119,7 @@ def test_other_segments_decode_nothing(folder, cache, monkeypatch):
     monkeypatch.setattr(av, "open", lambda *_, **__: pytest.fail("decoded again"))
     videos = load_videos(folder, size_px=8, segments=SegmentConfig(length=2, scene_cuts=None))
     assert [clip.segments for clip in videos.clips] == [10, 5]
-    assert videos.seen.images[-1, 0, 0, 0] == 203
+    assert videos.frames.images[-1, 0, 0, 0] == 203
 
 
 def test_a_new_video_leaves_what_is_kept_of_others(folder, monkeypatch):
@@ -123,18 +132,20 @@ def test_a_new_video_leaves_what_is_kept_of_others(folder, monkeypatch):
 
 
 def test_writing_to_the_images_does_not_reach_the_cache(folder):
-    load_videos(folder, size_px=8, segments=SHORT).seen.images.fill_(7)
-    assert load_videos(folder, size_px=8, segments=SHORT).seen.images[0].eq(0).all()
+    load_videos(folder, size_px=8, segments=SHORT).frames.images.fill_(7)
+    assert load_videos(folder, size_px=8, segments=SHORT).frames.images[0].eq(0).all()
 
 
 def test_what_must_not_be_kept_is_not(folder, cache):
-    kept = load_videos(folder, size_px=8, is_kept=False, segments=SHORT)
+    kept = load_videos(folder, size_px=8, is_cached=False, segments=SHORT)
     assert not cache.exists()
-    assert torch.equal(kept.seen.images, load_videos(folder, size_px=8, segments=SHORT).seen.images)
+    assert torch.equal(
+        kept.frames.images, load_videos(folder, size_px=8, segments=SHORT).frames.images
+    )
 
 
 def test_colours_are_kept(folder):
-    images = load_videos(folder, size_px=12, is_colour=True, segments=SHORT).seen.images
+    images = load_videos(folder, size_px=12, is_colour=True, segments=SHORT).frames.images
     assert images.shape[1:] == (3, 12, 12)
     assert images[5].eq(5).all()
 
@@ -152,7 +163,7 @@ def test_a_real_damage_stops_or_leaves_what_is_before(folder):
     assert str(videos.problems[1]) == "empty.mp4 is empty: it has 0 bytes"
     assert [clip.name for clip in videos.clips] == ["cup.mkv", "more/box.avi"]
     assert 4 <= videos.clips[0].frames < 20
-    assert videos.seen.values["video"] == ("cup.mkv", "more/box.avi")
+    assert videos.frames.values["video"] == ("cup.mkv", "more/box.avi")
 
 
 def test_each_problem_is_named(invented):
@@ -175,7 +186,7 @@ def test_each_problem_is_named(invented):
         "f.mp4 is damaged after 20 whole frames",
     ]
     assert [problem.row for problem in found.problems] == [2, 3, 4, 4, 5, 6]
-    assert found.seen.values["video"] == ("a.mp4", "f.mp4")
+    assert found.frames.values["video"] == ("a.mp4", "f.mp4")
     assert [(clip.name, clip.left_out) for clip in found.clips] == [
         ("a.mp4", 0),
         ("c.mp4", 5),
@@ -200,7 +211,7 @@ def test_nothing_usable_is_an_error(invented):
 
 
 def test_segments_have_as_many_digits_as_they_need(invented):
-    seen = load_videos(invented(a=(2002, None)), size_px=2, segments=SegmentConfig(length=2)).seen
+    seen = load_videos(invented(a=(2002, None)), size_px=2, segments=SegmentConfig(length=2)).frames
     names = seen.values["segment"]
     assert (names[0], names[-1]) == ("a.mp4#0000", "a.mp4#1000")
     assert seen.factors["segment"].tolist() == [at // 2 for at in range(2002)]
@@ -218,24 +229,9 @@ def test_videos_are_found_in_natural_order(tmp_path):
         path = tmp_path / "videos" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    root, names = find_videos(tmp_path / "videos")
-    assert (root, names) == (tmp_path / "videos", ["2.MOV", "10.mp4", "a/clip.webm"])
-    assert find_videos(root / "notes.txt") == (root, ["notes.txt"])
-
-
-def test_folders_without_videos_are_named(tmp_path):
-    with pytest.raises(DataError, match="gone does not exist"):
-        load_videos(tmp_path / "gone")
-    folder = tmp_path / "videos"
-    folder.mkdir()
-    with pytest.raises(DataError, match="videos is empty"):
-        load_videos(folder)
-    (folder / "notes.txt").touch()
-    with pytest.raises(DataError, match="videos holds no videos") as caught:
-        load_videos(folder)
-    assert caught.value.hint == (
-        "files ending in .mp4, .avi, .mov, .mkv, .webm, .m4v, .mpg are understood"
-    )
+    source = open_source(str(tmp_path / "videos"))
+    assert source.root == tmp_path / "videos"
+    assert source.names == ("2.MOV", "10.mp4", "a/clip.webm")
 
 
 def test_nonsense_is_refused(folder):
@@ -247,7 +243,7 @@ def test_nonsense_is_refused(folder):
 
 def test_a_split_by_time_keeps_segments_whole(invented):
     config = SegmentConfig(length=10)
-    seen = load_videos(invented(a=(40, None), b=(50, None)), size_px=2, segments=config).seen
+    seen = load_videos(invented(a=(40, None), b=(50, None)), size_px=2, segments=config).frames
     split = split_by_time(seen, 0.5)
     assert split.images is seen.images
     train, between, test = (split.where("split", [part]) for part in ("train", "between", "test"))
@@ -263,14 +259,14 @@ def test_a_split_by_time_keeps_segments_whole(invented):
 
 
 def test_a_border_that_falls_on_a_segments_edge_cuts_none(invented):
-    seen = load_videos(invented(a=(116, None)), size_px=2, segments=SegmentConfig(length=29)).seen
+    seen = load_videos(invented(a=(116, None)), size_px=2, segments=SegmentConfig(length=29)).frames
     split = split_by_time(seen, 0.25)
     assert len(split.where("split", ["train"])) == 29
     assert not split.have("split", ["between"]).any()
 
 
 def test_a_split_that_cannot_be_is_refused(invented):
-    seen = load_videos(invented(a=(32, None)), size_px=2).seen
+    seen = load_videos(invented(a=(32, None)), size_px=2).frames
     for share in (0.0, 1.0, -0.1, float("nan")):
         with pytest.raises(ConfigError, match="share is"):
             split_by_time(seen, share)
@@ -284,7 +280,7 @@ def test_a_split_that_cannot_be_is_refused(invented):
 
 
 def test_frame_numbers_stay_with_their_images(folder):
-    seen = load_videos(folder, size_px=8, segments=SHORT).seen
+    seen = load_videos(folder, size_px=8, segments=SHORT).frames
     chosen = seen.where("video", ["more/box.avi"])
     numbers = frames_of(chosen)
     assert numbers.dtype == torch.int64

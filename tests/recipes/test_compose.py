@@ -14,16 +14,20 @@ from orbitset.recipes.affine_mnist import affine_mnist
 from orbitset.recipes.compose import (
     RECIPES,
     Request,
+    compose,
     compose_config,
     computed_config,
-    described,
 )
 from orbitset.recipes.methods import METHODS
+from orbitset.recipes.own_images import OrbitOptions
 from orbitset.run_folder import Run
 
 
 def composed(source=None, *settings, config_file=None, resumed=None, **options):
-    request = Request(source=source and str(source), settings=settings, **options)
+    observed = OrbitOptions(**options.pop("observed", {}))
+    request = Request(
+        source=source and str(source), settings=settings, observed=observed, **options
+    )
     return compose_config(request, config_file=config_file, resumed=resumed)
 
 
@@ -164,10 +168,12 @@ def test_columns_may_have_numbers_for_names(face_manifest):
     observed = {"orbit": ["person", "light"], "label": "person", "split": "session=1,2/3/4"}
     settings = ("orbits.classes=2024", "classify_weight=0.1")
     config = compose_config(
-        Request(source=str(manifest), observed=observed, settings=settings),
+        Request(source=str(manifest), observed=OrbitOptions(**observed), settings=settings),
     )
     assert config.orbits.classes == "2024"
-    named = compose_config(Request(source=str(manifest), observed=observed | {"classes": "2024"}))
+    named = compose_config(
+        Request(source=str(manifest), observed=OrbitOptions(classes="2024", **observed))
+    )
     assert config == named
 
 
@@ -175,9 +181,11 @@ def test_data_decides_what_is_trained(array, plain, faces):
     assert composed(array).protocol == "one-shot" and composed(array).data == str(array)
     assert composed(plain).protocol == "finding" and composed(plain).name == "shoes"
     assert composed(**faces).protocol == "pairs"
-    assert "an orbit shares person, session, light" in described(composed(**faces))
-    assert "every image is an orbit of its own" in described(composed(plain))
-    assert described(composed("affine-digits")) == ""
+    observed = OrbitOptions(**faces["observed"])
+    said = str(compose(Request(source=str(faces["source"]), observed=observed)))
+    assert "an orbit shares person, session, light" in said
+    assert "every image is an orbit of its own" in str(compose(Request(source=str(plain))))
+    assert str(compose(Request(source="affine-digits"))) == ""
 
 
 def test_what_is_said_about_orbits_needs_observed_ones(array, plain):

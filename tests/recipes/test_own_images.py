@@ -8,10 +8,11 @@ from PIL import Image
 
 import orbitset
 from orbitset.config import with_settings
+from orbitset.datasets.source import open_source
 from orbitset.datasets.video import frames_of
 from orbitset.errors import ConfigError, DataError
+from orbitset.recipes.own_images import OrbitOptions, observed_images, observed_videos
 from orbitset.recipes.own_images import described_orbits as described_in_words
-from orbitset.recipes.own_images import observed_images, observed_videos
 from orbitset.run_folder import Run
 from orbitset.runs.load import load_run
 from orbitset.runs.prepare import build_protocol, open_images
@@ -20,7 +21,9 @@ from orbitset.runs.train import train
 
 def described(manifest, **options):
     options = {"orbit": ["person", "session", "light"], "label": "person", **options}
-    return observed_images(manifest, **options)
+    settings = options.pop("settings", ())
+    source = open_source(str(manifest))
+    return observed_images(source, options=OrbitOptions(**options), settings=settings)
 
 
 def test_what_is_not_said_is_read_off_the_table(face_manifest):
@@ -129,7 +132,7 @@ def test_all_that_is_wrong_is_said_before_stopping(face_manifest, tmp_path):
 
 def test_columns_that_are_missing_are_named(face_manifest):
     with pytest.raises(ConfigError, match="with --orbit; .* has person, session, view, light"):
-        observed_images(face_manifest)
+        observed_images(open_source(str(face_manifest)))
     with pytest.raises(DataError, match="no factor mood"):
         described(face_manifest, orbit=["mood"])
     with pytest.raises(DataError, match="no factor mood"):
@@ -202,7 +205,7 @@ def things(tmp_path_factory):
 
 
 def test_sub_folders_are_orbits_and_some_are_held_out_to_stop_by(things):
-    config = observed_images(things)
+    config = observed_images(open_source(str(things)))
     assert config.orbits.orbit == ("orbit",) and config.orbits.label == "orbit"
     assert config.orbits.is_colour and config.orbits.canonical == "medoid"
     parts = config.evaluation
@@ -211,14 +214,14 @@ def test_sub_folders_are_orbits_and_some_are_held_out_to_stop_by(things):
     assert "its target is its medoid" in described_in_words(config)
     images = open_images(config, "cpu")
     assert len(images.train) == 51 and images.image_shape == (3, 16)
-    assert [one.reason for one in images.left_out] == [
+    assert [problem.reason for problem in images.left_out] == [
         "loose.png lies in no sub-folder, and so in no orbit"
     ]
 
 
 def test_the_weights_kept_are_those_that_found_held_out_orbits_best(things, tmp_path):
     settings = ["encoder.channels=4,8", "encoder.code_size=8", "train.learning_rate=0.05"]
-    config = with_settings(observed_images(things), [*settings, "train.epochs=6"])
+    config = with_settings(observed_images(open_source(str(things))), [*settings, "train.epochs=6"])
     config = replace(config, train=replace(config.train, evaluate_at=(1.0, 2.0, 3.0, 4.0)))
     run = Run(tmp_path / "run")
     results = train(config, run)
@@ -249,7 +252,7 @@ def test_segments_of_videos_are_orbits(tmp_path, monkeypatch):
             out.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         out.mux(stream.encode())
     settings = ["orbits.size_px=16", "video.segments.scene_cuts=null", "video.segments.length=10"]
-    config = observed_videos(tmp_path / "clip.mkv", settings=settings)
+    config = observed_videos(open_source(str(tmp_path / "clip.mkv")), settings=settings)
     assert config.video.segments.length == 10 and config.video.segments.gap == 8
     assert (config.orbits.orbit, config.orbits.canonical) == (("segment",), "middle")
     images = open_images(config, "cpu")
@@ -258,4 +261,6 @@ def test_segments_of_videos_are_orbits(tmp_path, monkeypatch):
     frames = frames_of(images.sides["te"])
     assert int(frames.min()) >= 72 > int(frames_of(images.train).max())
     with pytest.raises(DataError, match="0 segments to train on|no segment lies"):
-        observed_videos(tmp_path / "clip.mkv", settings=["video.segments.length=100"])
+        observed_videos(
+            open_source(str(tmp_path / "clip.mkv")), settings=["video.segments.length=100"]
+        )

@@ -7,11 +7,12 @@ import pytest
 
 from orbitset import OrbitEncoder
 from orbitset.config import UnknownSetting, to_dict
+from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.compose import Request, compose_config, computed_config
 from orbitset.recipes.experiment import read_experiment
-from orbitset.recipes.own_images import observed_images
+from orbitset.recipes.own_images import OrbitOptions, observed_images
 from orbitset.recipes.unused import belonging
 
 UNUSED = [
@@ -57,10 +58,14 @@ def test_a_configuration_file_is_refused_for_it(tmp_path, method, setting, words
 def test_observed_orbits_refuse_what_only_computed_ones_have(face_manifest):
     words = "training on observed orbits does not use orbits.affine.shear, which .* computed orbits"
     with pytest.raises(ConfigError, match=words):
-        observed_images(face_manifest, orbit=["person"], settings=["orbits.affine.shear=1"])
+        observed_images(
+            open_source(str(face_manifest)),
+            options=OrbitOptions(orbit=["person"]),
+            settings=["orbits.affine.shear=1"],
+        )
     request = Request(
         source=str(face_manifest),
-        observed={"orbit": ["person", "light"], "label": "person", "split": "session=1,2/3/4"},
+        observed=OrbitOptions(orbit=["person", "light"], label="person", split="session=1,2/3/4"),
         settings=("evaluation.draws=3",),
     )
     with pytest.raises(ConfigError, match="pairs does not use evaluation.draws, .* one-shot$"):

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from orbitset.config import with_settings
+from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, RunError
 from orbitset.protocols import Numbers
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.experiment import read_experiment
-from orbitset.recipes.own_images import observed_images
+from orbitset.recipes.own_images import OrbitOptions, observed_images
 from orbitset.run_folder import Run
 from orbitset.runs.evaluate import evaluate_run
 from orbitset.runs.train import train
@@ -57,12 +58,10 @@ def test_more_neighbours_than_labelled_images_and_folders_of_runs_are_refused(ru
 def test_images_that_have_changed_are_said_and_not_trained_on(face_manifest, tmp_path):
     folder = tmp_path / "faces"
     shutil.copytree(face_manifest.parent, folder)
-    config = observed_images(
-        folder / "faces.csv",
-        orbit=["person", "session", "light"],
-        canonical="view=front",
-        test="session=4",
+    options = OrbitOptions(
+        orbit=["person", "session", "light"], canonical="view=front", test="session=4"
     )
+    config = observed_images(open_source(str(folder / "faces.csv")), options=options)
     small = ["encoder.channels=4,8", "encoder.code_size=16", "train.epochs=1"]
     config, run = with_settings(config, small), Run(tmp_path / "run")
     train(config, run)

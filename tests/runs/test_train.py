@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from orbitset.config import with_settings
+from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.evaluation.score import Score
 from orbitset.protocols import Numbers, Pairs
@@ -103,7 +104,7 @@ def test_evaluations_can_be_asked_for_by_epoch(tmp_path):
 def test_settings_can_be_chosen_without_looking_at_the_test_images(tmp_path):
     config = _small()
     on_test, on_validation = (
-        load_parts(config.data, config.orbits, on) for on in ("test", "validation")
+        load_parts(open_source(config.data), config.orbits, on) for on in ("test", "validation")
     )
     seen = {image.numpy().tobytes() for image in on_validation.test.images}
     labelled = {image.numpy().tobytes() for image in on_validation.validation.images}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from orbitset.config import with_settings
-from orbitset.datasets.named import load_splits
+from orbitset.datasets.source import load_splits
 from orbitset.errors import ConfigError, OrbitsetError, RunError
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.experiment import read_experiment

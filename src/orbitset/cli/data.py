@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
 from orbitset.cli.model_options import Sheet, write_sheet
 from orbitset.cli.options import CanonicalOption, CropsOption, Json, OrbitOption, listed
 from orbitset.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orbitset.datasets.source import Array, Digits, Heads, Mnist, Plain, TableSource, Videos
 
 _OF_ORBITS = "--orbit, --canonical, --crops and --sheet"
 
@@ -49,7 +52,8 @@ def data_check(
         str,
         typer.Argument(
             metavar="X",
-            help="mnist, digits, multi-pie:FOLDER, or the path of images, a manifest, shards or videos.",
+            help="mnist, digits, multi-pie:FOLDER, module:function, or a path of images, a manifest, shards "
+            "or videos.",
         ),
     ],
     orbit: OrbitOption = None,
@@ -67,29 +71,28 @@ def data_check(
 
     Example: orbitset data check faces.csv --orbit person,light --canonical view=front
     """
-    from orbitset.datasets.named import is_table, is_video
+    from orbitset.datasets.source import Array, Digits, Heads, Mnist, Videos, open_source
 
-    is_asked = any(option is not None for option in (orbit, canonical, crops, sheet))
-    if is_video(source):
-        if is_asked:
+    data = open_source(source)
+    has_options = any(option is not None for option in (orbit, canonical, crops, sheet))
+    if isinstance(data, Videos):
+        if has_options:
             raise ConfigError(f"{_OF_ORBITS} are for images; orbits of videos are segments")
-        _check_videos(source, as_json)
-        return
-    if is_table(source):
-        _check_table(source, orbit, canonical, crops, sheet, as_json)
-        return
-    if is_asked:
-        raise ConfigError(f"{_OF_ORBITS} are for the orbits of a manifest or folder")
-    _check_splits(source, as_json)
+        _check_videos(data, as_json)
+    elif isinstance(data, Array | Digits | Heads | Mnist):
+        if has_options:
+            raise ConfigError(f"{_OF_ORBITS} are for the orbits of a manifest or folder")
+        _check_splits(data, as_json)
+    else:
+        _check_table(data, listed(orbit), canonical, crops, sheet, as_json)
 
 
-def _check_videos(source: str, as_json: bool) -> None:
+def _check_videos(source: "Videos", as_json: bool) -> None:
+    from orbitset.datasets.decode import Decoding
     from orbitset.datasets.video import load_videos
-    from orbitset.protocols import VideoConfig
 
-    found = load_videos(
-        Path(source), is_colour=True, segments=VideoConfig().segments, on_problem="skip"
-    )
+    decoding = Decoding(is_colour=True, on_problem="skip")
+    videos = load_videos(source.spec, source.root, source.names, decoding)
     clips = [
         {
             "video": clip.name,
@@ -98,66 +101,71 @@ def _check_videos(source: str, as_json: bool) -> None:
             "segments": clip.segments,
             "left_out": clip.left_out,
         }
-        for clip in found.clips
+        for clip in videos.clips
     ]
     if as_json:
-        problems = [str(problem) for problem in found.problems]
-        print(json.dumps({"data": source, "videos": clips, "problems": problems}))
+        problems = [str(problem) for problem in videos.problems]
+        print(json.dumps({"data": source.spec, "videos": clips, "problems": problems}))
     else:
-        print(f"{source}: {found}")
-        for clip in found.clips:
+        print(f"{source.spec}: {videos}")
+        for clip in videos.clips:
             cuts = f", {len(clip.cuts)} cuts" if clip.cuts else ""
             print(f"  {clip.name}: {clip.frames:,} frames{cuts}, {clip.segments:,} segments")
-        for problem in found.problems:
+        for problem in videos.problems:
             print(f"problem: {problem}")
-    if found.problems:
+    if videos.problems:
         raise typer.Exit(1)
 
 
 def _check_table(
-    source: str,
-    orbit: str | None,
+    source: "TableSource | Plain",
+    orbit: list[str] | None,
     canonical: str | None,
     crops: Path | None,
     sheet: Path | None,
     as_json: bool,
 ) -> None:
     from orbitset.datasets.inspect import inspect_table
-    from orbitset.datasets.shards import open_at
+    from orbitset.datasets.pictures import open_bytes
     from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 
-    found = inspect_table(source, orbit=listed(orbit), canonical=canonical, crops=crops)
+    inspected = inspect_table(source, orbit=orbit, canonical=canonical, crops=crops)
+    files = dict(file for orbit_files in inspected.orbits for file in orbit_files)
     rows = [
-        SheetRow(f"{len(paths)} members", [SheetPicture(path, path.name) for path in paths])
-        for paths in found.orbits
+        SheetRow(
+            f"{len(members)} members",
+            [SheetPicture(Path(path), Path(path).name) for path, _ in members],
+        )
+        for members in inspected.orbits
     ]
-    title = f"The first orbits of {source}"
-    write_sheet(sheet, lambda: contact_sheet(rows, title=title, open_file=open_at))
-    print(json.dumps(found.as_dict()) if as_json else str(found))
-    if found.problems or found.missing or found.unexpected:
+    title = f"The first orbits of {source.spec}"
+
+    def open_file(path: str) -> BinaryIO:
+        return open_bytes(files[path])
+
+    write_sheet(sheet, lambda: contact_sheet(rows, title=title, open_file=open_file))
+    print(json.dumps(inspected.as_dict()) if as_json else str(inspected))
+    if inspected.problems or inspected.missing or inspected.unexpected:
         raise typer.Exit(1)
 
 
-def _check_splits(source: str, as_json: bool) -> None:
-    from orbitset.datasets.named import load_splits
+def _check_splits(source: "Array | Digits | Heads | Mnist", as_json: bool) -> None:
+    from orbitset.datasets.source import load_splits
 
     splits = load_splits(source)
-    shape = list(splits.train.images.shape[1:])
-    labels = splits.train.labels
-    found = {
-        "data": source,
+    shape, labels = list(splits.train.images.shape[1:]), splits.train.labels
+    sizes = {
         "train": len(splits.train),
         "validation": len(splits.validation),
         "test": len(splits.test),
-        "shape": shape,
-        "classes": None if labels is None else len(labels.unique()),
     }
+    num_classes = None if labels is None else len(labels.unique())
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps({"data": source.spec, **sizes, "shape": shape, "classes": num_classes}))
         return
-    classes = "no labels" if labels is None else f"{found['classes']} classes"
+    classes = "no labels" if labels is None else f"{num_classes} classes"
     size = f"{shape[1]}x{shape[2]} px, {'grey' if shape[0] == 1 else 'colour'}"
     print(
-        f"{source}: {len(splits.train):,} to train, {len(splits.validation):,} to label from, "
-        f"{len(splits.test):,} to test; {size}, {classes}"
+        f"{source.spec}: {sizes['train']:,} to train, {sizes['validation']:,} to label from, "
+        f"{sizes['test']:,} to test; {size}, {classes}"
     )

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orbitset.cli import data, finding, single, studies, using
+from orbitset.cli import cache, data, finding, single, studies, using
 from orbitset.cli.comparing import compare
 from orbitset.cli.options import fail
 from orbitset.cli.tuning import tune
@@ -49,6 +49,7 @@ for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(finding.app, name="index")
 app.add_typer(data.app, name="data")
+app.add_typer(cache.app, name="cache")
 
 
 def command_names() -> list[tuple[str, ...]]:
@@ -57,7 +58,8 @@ def command_names() -> list[tuple[str, ...]]:
     names: list[tuple[str, ...]] = []
     for name, command in root.commands.items():
         inside = getattr(command, "commands", None)
-        names += [(name,)] if inside is None else [(name, each) for each in inside]
+        is_command = inside is None or command.invoke_without_command
+        names += [(name,)] * is_command + [(name, inner) for inner in inside or ()]
     return names
 
 

@@ -2,7 +2,7 @@
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Option
 
@@ -152,7 +152,8 @@ def train(
     Example: orbitset train affine-mnist --loss my_losses:info_nce --set loss.temperature=0.2
     """
     from orbitset.files import file_name
-    from orbitset.recipes.compose import Request, compose_config, described
+    from orbitset.recipes.compose import Request, compose
+    from orbitset.recipes.own_images import OrbitOptions
     from orbitset.report import write_report
     from orbitset.report.tables import pixels_do_as_well
     from orbitset.run_folder import Run
@@ -170,28 +171,25 @@ def train(
         init=init,
         encoder=encoder,
         settings=tuple(settings or ()),
-        observed={
-            name: value
-            for name, value in (
-                ("orbit", listed(orbit)),
-                ("canonical", canonical),
-                ("label", label),
-                ("classes", classes),
-                ("split", split),
-                ("test", test),
-                ("crops", None if crops is None else str(crops.resolve())),
-                ("on_problem", on_problem),
-            )
-            if value is not None
-        },
+        observed=OrbitOptions(
+            orbit=listed(orbit),
+            canonical=canonical,
+            label=label,
+            classes=classes,
+            split=split,
+            test=test,
+            crops=None if crops is None else str(crops.resolve()),
+            on_problem=cast(Any, on_problem),
+        ),
     )
-    config = compose_config(
+    composed = compose(
         request,
         config_file=config_file,
         resumed=Run(out) if resume and out is not None else None,
     )
-    if not quiet and (chosen := described(config)):
-        say(chosen)
+    config = composed.config
+    if not quiet and str(composed):
+        say(str(composed))
     run = Run(out or Path("runs") / file_name(f"{config.name}-{config.method}"))
     with interruptible(run):
         results = train_experiment(
@@ -201,6 +199,7 @@ def train(
             overwrite=overwrite,
             device=find_device(device),
             progress=default_progress(quiet=quiet),
+            source=composed.source,
         )
         page = write_report(run)
     print_results(results, as_json)

@@ -17,25 +17,36 @@ def load_array(path: Path) -> ImageSet:
     """Images as uint8, or as floats in [0, 1]; (N, H, W), (N, C, H, W) or (N, H, W, C)."""
     arrays = _read(path)
     if "images" not in arrays:
-        found = ", ".join(sorted(arrays)) or "nothing"
+        names = ", ".join(sorted(arrays)) or "nothing"
         raise DataError(
-            f"{path} holds {found}; it needs an array named images, and may have labels"
+            f"{path} holds {names}; it needs an array named images, and may have labels"
         )
-    images = _as_uint8(path, arrays["images"])
+    images = as_images(f"in {path}", arrays["images"])
+    labels = _as_labels(path, arrays.get("labels"), len(images))
+    return ImageSet(
+        torch.from_numpy(np.ascontiguousarray(images)),
+        None if labels is None else torch.from_numpy(labels),
+    )
+
+
+def as_images(where: str, array: np.ndarray) -> np.ndarray:
+    """An array of images of any of the shapes above as uint8 (N, C, H, W); `where` it is, is for messages."""
+    images = _as_uint8(where, array)
+    if images.ndim == 3 and images.shape[2] in (3, 4) and min(images.shape[:2]) > 4:
+        raise DataError(
+            f"images {where} have shape {array.shape}, which is one colour image rather than "
+            f"{len(array)} grey ones; give (N, H, W, C), here (1, {', '.join(map(str, array.shape))})"
+        )
     if images.ndim == 3:
         images = images[:, None]
     if images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
         raise DataError(
-            f"images in {path} have shape {arrays['images'].shape}; "
+            f"images {where} have shape {array.shape}; "
             "give (N, H, W), (N, C, H, W) or (N, H, W, C) with 1 or 3 channels"
         )
-    labels = _as_labels(path, arrays.get("labels"), len(images))
-    return ImageSet(
-        torch.from_numpy(np.ascontiguousarray(images)),
-        None if labels is None else torch.from_numpy(labels),
-    )
+    return images
 
 
 def split(images: ImageSet, *, seed: int = 0) -> Splits:
@@ -73,19 +84,19 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read as .npy or .npz: {error}") from None
 
 
-def _as_uint8(path: Path, images: np.ndarray) -> np.ndarray:
+def _as_uint8(where: str, images: np.ndarray) -> np.ndarray:
     if images.dtype == np.uint8:
         return images
     if not np.issubdtype(images.dtype, np.floating):
         raise DataError(
-            f"images in {path} have dtype {images.dtype}; give uint8, or floats between 0 and 1"
+            f"images {where} have dtype {images.dtype}; give uint8, or floats between 0 and 1"
         )
     if not np.isfinite(images).all():
         row = np.argwhere(~np.isfinite(np.atleast_1d(images)))[0][0]
-        raise DataError(f"image {row} in {path} holds NaN or infinity; give floats between 0 and 1")
+        raise DataError(f"image {row} {where} holds NaN or infinity; give floats between 0 and 1")
     if images.size and (images.min() < 0 or images.max() > 1):
         raise DataError(
-            f"images in {path} lie between {images.min():g} and {images.max():g}; "
+            f"images {where} lie between {images.min():g} and {images.max():g}; "
             "give uint8, or floats between 0 and 1"
         )
     return (images * 255).round().astype(np.uint8)

@@ -19,9 +19,9 @@ _LANDMARK_MARGIN = 0.35
 
 def crop(table: ImageTable, crops: Path, on_problem: OnProblem = "stop") -> ImageTable:
     """By a CSV of boxes, or by a folder of landmarks."""
-    if table.stretches is not None:
+    if table.inside is not None:
         raise ConfigError(
-            f"crops are of files, and {table.source} has shards; cut the images before packing"
+            f"crops are for image files, and {table.source} has none; crop its images before"
         )
     by = crop_by_landmarks if crops.is_dir() else crop_by_boxes
     return by(table, crops, on_problem)

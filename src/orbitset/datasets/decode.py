@@ -1,33 +1,55 @@
-"""From a table of image files to uint8 images of one size, decoded once and kept.
-
-What was decoded lies in the user's cache folder, found again by the names, sizes and times of the files it
-came from, together with the problems that were found. It is mapped into memory rather than read.
-"""
+"""From a table of images to uint8 images of one size, decoded once and cached with their problems under the
+names, sizes and times of their files."""
 
 import dataclasses
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
-from orbitset.datasets.kept_pixels import kept_pixels
+from orbitset.datasets.cache import Key, cached_pixels
 from orbitset.datasets.observed import ObservedImages
-from orbitset.datasets.pictures import Box, Wanted, box_fault, decoded, large_images, size_of, stamp
+from orbitset.datasets.pictures import (
+    Box,
+    InMemory,
+    Wanted,
+    box_fault,
+    decoded,
+    large_images,
+    size_of,
+    stamp,
+)
+from orbitset.datasets.segments import VideoConfig
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import ConfigError, DataError
-from orbitset.files import cache_folder
 
-_VERSION = 2
-"""Raised whenever the same files would give other pixels."""
+_VERSION = 3
+"""Cache version; bump when decoding changes."""
 _AT_ONCE = 256
 _LOOKED_AT, _LOOKED_AT_PX, _GREY_TOLERANCE = 8, 32, 16
 _LARGEST_PX, _MULTIPLE_PX = 128, 16
 Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """How the images or videos of a source become pixels."""
+
+    size_px: int | None = None
+    """Images are fitted into a square of that size; None leaves them as they are, all of one size"""
+    is_colour: bool = False
+    crops: str | None = None
+    """A CSV of boxes or a folder of landmarks: the part of each image to use"""
+    on_problem: OnProblem = "stop"
+    video: VideoConfig = VideoConfig()
+    is_cached: bool = True
+    """Private images must not be written to the cache"""
+    device: str = "cpu"
+    """Where heads are rendered"""
 
 
 def load_images(
@@ -36,14 +58,14 @@ def load_images(
     size_px: int | None = None,
     is_colour: bool = False,
     on_problem: OnProblem = "stop",
-    is_kept: bool = True,
+    is_cached: bool = True,
     on_progress: Progress | None = None,
 ) -> tuple[ObservedImages, ImageTable]:
     """The images, and the table without the rows that were left out.
 
     Each is turned as its EXIF data says, cut to its box, made grey or colour and, if `size_px` is given,
     fitted whole into a square of that size, black where it is not square itself. Without it all must have
-    one size. Without `is_kept` nothing is written.
+    one size. Without `is_cached` nothing is written.
     """
     if size_px is not None and size_px < 2:
         raise ConfigError(f"size_px is {size_px}; give at least 2")
@@ -51,15 +73,17 @@ def load_images(
         raise ConfigError(f"{table.source} has boxes; give size_px, the size they are brought to")
     if len(table) == 0:
         raise DataError(f"{table.source} names no images")
-    place = cache_folder() / "images" / _key(table, size_px, is_colour) if is_kept else None
+    key = None
+    if is_cached and not any(isinstance(file, InMemory) for file in table.files):
+        key = Key("images", _VERSION, table.source, _inputs(table, size_px, is_colour))
 
     def write(file: BinaryIO) -> tuple[tuple[int, ...], list[tuple[int, str]]]:
         shape, problems = _write(table, size_px, is_colour, file, on_progress)
-        return shape, [(one.row, one.reason) for one in problems]
+        return shape, [(problem.row, problem.reason) for problem in problems]
 
-    images, found = kept_pixels(place, write, "images")
-    left = table.without([Problem(row, reason) for row, reason in found], on_problem)
-    return ObservedImages.of(torch.from_numpy(images), left.columns), left
+    pixels, reasons = cached_pixels(key, write)
+    rest = table.without([Problem(row, reason) for row, reason in reasons], on_problem)
+    return ObservedImages.of(torch.from_numpy(pixels), rest.columns), rest
 
 
 def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, int]]]:
@@ -112,17 +136,16 @@ def is_coloured(table: ImageTable) -> bool:
     return False
 
 
-def _key(table: ImageTable, size_px: int | None, is_colour: bool) -> str:
-    digest = hashlib.sha256(repr((_VERSION, size_px, is_colour)).encode())
+def _inputs(table: ImageTable, size_px: int | None, is_colour: bool) -> tuple[Any, ...]:
+    """All that the pixels of a table depend on."""
     root = table.root.absolute()
-    for at, path in enumerate(table.paths):
-        try:
-            seen = stamp(table.file(at))
-        except OSError:
-            seen = (-1, -1)
-        box = None if table.boxes is None else table.boxes[at]
-        digest.update(repr((str(root / path), table.rows[at], seen, box)).encode())
-    return digest.hexdigest()[:32]
+    boxes = table.boxes or [None] * len(table)
+    files = (
+        (str(root / path), row, stamp(file), box)
+        for path, row, file, box in zip(table.paths, table.rows, table.files, boxes, strict=True)
+        if not isinstance(file, InMemory)
+    )
+    return size_px, is_colour, *files
 
 
 def _write(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from orbitset.datasets.folder import MANIFEST, ORBIT, scan_folder
+from orbitset.datasets.folder import MANIFEST, ORBIT, list_folder
 from orbitset.errors import DataError
 from orbitset.files import write_atomically
 
@@ -42,7 +42,7 @@ def write_manifest(
     if path.exists() and not overwrite:
         raise DataError(f"{path} exists already; overwrite=True replaces it")
     rows = []
-    for name in scan_folder(folder).table.paths:
+    for name in list_folder(folder).images.table.paths:
         try:
             given = describe(folder / name)
         except Exception as error:

@@ -1,13 +1,10 @@
-"""The frames of a video as small uint8 images, decoded once and kept.
+"""The frames of a video as small uint8 images, decoded once and cached.
 
-They lie in the user's cache folder, one pair of files per video, found again by its name, size and time and
-by what was asked for, and are mapped into memory rather than read. While a video is decoded only the frame at
-hand is in memory. A damaged video gives the frames before the damage.
+While a video is decoded only one frame is in memory. A damaged video gives the frames before the damage.
 
 Shapes: F frames, C channels, S the size of the square they are fitted into.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +14,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from PIL import Image
 
-from orbitset.datasets.kept_pixels import kept_pixels
-from orbitset.datasets.pictures import Wanted
+from orbitset.datasets.cache import Key, cached_pixels
+from orbitset.datasets.pictures import Wanted, stamp
 from orbitset.errors import OrbitsetError
-from orbitset.files import cache_folder
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _VERSION = 1
-"""Raised whenever the same file would give other pixels."""
+"""Cache version; bump when decoding changes."""
 _TOLD_EVERY = 64
 _MISSING_SHARE = 0.05
 _MISSING_FRAMES = 3
@@ -61,28 +57,21 @@ def load_frames(
     *,
     size_px: int,
     is_colour: bool = False,
-    is_kept: bool = True,
+    is_cached: bool = True,
     on_progress: Progress | None = None,
 ) -> Frames:
     """All frames of a video, or those before it is damaged.
 
     Each is turned as the camera was held, made grey or colour and fitted whole into a square, black where it
     is not square itself. `on_progress` is told how many bytes of the file are done, and of how many. Without
-    `is_kept` nothing is written.
+    `is_cached` nothing is written.
     """
-    asked = _Asked(path, size_px, is_colour, on_progress)
-    place = cache_folder() / "frames" / _key(path, size_px, is_colour) if is_kept else None
-    return Frames(*kept_pixels(place, asked.write, "frames"))
-
-
-def _key(path: Path, size_px: int, is_colour: bool) -> str:
-    try:
-        about = path.stat()
-        seen = (about.st_size, about.st_mtime_ns)
-    except OSError:
-        seen = (-1, -1)
-    asked = (_VERSION, str(path.absolute()), seen, size_px, is_colour)
-    return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
+    key = None
+    if is_cached:
+        inputs = (str(path.absolute()), stamp(path), size_px, is_colour)
+        key = Key("frames", _VERSION, str(path), inputs)
+    video = _Video(path, size_px, is_colour, on_progress)
+    return Frames(*cached_pixels(key, video.write))
 
 
 class _Unreadable(Exception):
@@ -94,8 +83,8 @@ class _Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A video, and how its frames are wanted."""
+class _Video:
+    """A video, and the form its frames are brought to."""
 
     path: Path
     size_px: int

@@ -8,11 +8,13 @@ of 20 as in one of 129.
 Shapes: N images of one channel and S x S pixels, V views, L lights.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
+from orbitset.datasets.cache import Key, cached_pixels
 from orbitset.datasets.head_people import VERSION as VERSION
 from orbitset.datasets.head_people import Head, draw_head
 from orbitset.datasets.head_pictures import LIGHTS as LAMPS
@@ -29,6 +31,36 @@ LIGHT_ORDER = (7, 3, 11, 0, 5, 9, 16, 1, 13, 14, 18, 19, 15, 17, 2, 12, 4, 10, 6
 """Which lights are there if fewer are asked for: the first of these, well spread."""
 PEOPLE, SESSIONS = 129, 4
 EXPOSURE = 1.25
+
+
+def load_heads(
+    people: int | None = None,
+    lights: int | None = None,
+    *,
+    size_px: int = 64,
+    seed: int = 0,
+    device: str = "cpu",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ObservedImages:
+    """All views and sessions of so many people and lights, by default of all, rendered once and cached."""
+    people, lights = people or PEOPLE, lights or len(LIGHTS)
+    inputs = (people, lights, size_px, seed, torch.device(device).type)
+
+    def write(file: BinaryIO) -> tuple[tuple[int, ...], dict[str, tuple[str, ...]]]:
+        heads = render_heads(
+            people=people,
+            lights=lights,
+            size_px=size_px,
+            seed=seed,
+            device=device,
+            on_progress=on_progress,
+        )
+        file.write(heads.images.numpy().tobytes())
+        return tuple(heads.images.shape), dict(heads.values)
+
+    source = f"heads:{people}x{lights}, {size_px} px, seed {seed}"
+    images, values = cached_pixels(Key("heads", VERSION, source, inputs), write)
+    return _numbered(torch.from_numpy(images), {name: tuple(of) for name, of in values.items()})
 
 
 def render_heads(
@@ -69,9 +101,13 @@ def render_heads(
         "view": tuple(views),
         "light": tuple(LIGHTS[light] for light in chosen),
     }
+    return _numbered(images.view(-1, 1, size_px, size_px), values)
+
+
+def _numbered(images: Tensor, values: Mapping[str, tuple[str, ...]]) -> ObservedImages:
+    """Images in the order of the values of all factors, the last of which changes first."""
     numbers = torch.cartesian_prod(*(torch.arange(len(names)) for names in values.values()))
-    factors = dict(zip(values, numbers.T.contiguous(), strict=True))
-    return ObservedImages(images.view(-1, 1, size_px, size_px), factors, values)
+    return ObservedImages(images, dict(zip(values, numbers.T.contiguous(), strict=True)), values)
 
 
 def _photograph(

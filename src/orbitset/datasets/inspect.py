@@ -10,11 +10,10 @@ from typing import Any
 
 from orbitset.datasets.crops import crop
 from orbitset.datasets.decode import image_problems
-from orbitset.datasets.folder import ORBIT, scan_folder
-from orbitset.datasets.multi_pie import CANONICAL, scan_multi_pie
-from orbitset.datasets.named import MULTI_PIE, has_sub_folders, table_at
-from orbitset.datasets.pictures import num_bytes, open_bytes
-from orbitset.datasets.plain import is_plain
+from orbitset.datasets.folder import ORBIT
+from orbitset.datasets.multi_pie import CANONICAL
+from orbitset.datasets.pictures import ImageFile, num_bytes, open_bytes
+from orbitset.datasets.source import Folder, MultiPie, Plain, TableSource
 from orbitset.datasets.table import ImageTable, Problem, orbit_problems
 from orbitset.errors import ConfigError
 
@@ -25,17 +24,17 @@ _CHOSEN = ("first", "middle", "medoid")
 
 @dataclass(frozen=True)
 class Inspected:
-    """What was found."""
+    """What a table of images holds, and what is wrong with it."""
 
     source: str
     images: int
-    """Those that can be used"""
+    """How many can be used"""
     sizes: dict[str, int]
     """How many images have which size, as width x height"""
     factors: dict[str, int]
     """How many values each factor has"""
     members: dict[str, float] | None
-    """Orbits and their members, fewest, median and most, if it was said what an orbit is"""
+    """The number of orbits, and their fewest, median and most members, if it is known what an orbit is"""
     problems: tuple[Problem, ...]
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
@@ -45,10 +44,10 @@ class Inspected:
     """Files in a folder that are no images"""
     copies: tuple[tuple[str, ...], ...] = ()
     """Files with the same content"""
-    orbits: tuple[tuple[Path, ...], ...] = ()
-    """The members of the first few orbits"""
+    orbits: tuple[tuple[tuple[str, ImageFile], ...], ...] = ()
+    """The members of the first few orbits, each with its path"""
     is_plain: bool = False
-    """Images without sub-folders: each an orbit of its own"""
+    """Whether every image is an orbit of its own"""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -58,8 +57,8 @@ class Inspected:
             "factors": self.factors,
             "orbits": self.members,
             "problems": [
-                {"row": one.row, "others": list(one.others), "reason": one.reason}
-                for one in self.problems
+                {"row": problem.row, "others": list(problem.others), "reason": problem.reason}
+                for problem in self.problems
             ],
             "missing": list(self.missing),
             "unexpected": list(self.unexpected),
@@ -73,16 +72,18 @@ class Inspected:
         values = ", ".join(f"{name} ({count})" for name, count in self.factors.items())
         lines = [f"{self.source}: {self.images:,} images; {sizes}", f"factors: {values or 'none'}"]
         if self.members is not None:
-            of = self.members
+            members = self.members
             lines.append(
-                f"orbits: {of['orbits']:,.0f} with {of['fewest']:.0f} to {of['most']:.0f} members, "
-                f"median {of['median']:g}"
+                f"orbits: {members['orbits']:,.0f} with {members['fewest']:.0f} to "
+                f"{members['most']:.0f} members, median {members['median']:g}"
             )
         if self.is_plain:
             lines.append("orbits: every image is an orbit of its own, whose members are computed")
         lines += [f"the same file: {', '.join(paths)}" for paths in self.copies]
         if self.ignored:
-            lines.append(f"no images: {', '.join(self.ignored[:_MOST_NAMED])}{_more(self.ignored)}")
+            lines.append(
+                f"not images: {', '.join(self.ignored[:_MOST_NAMED])}{_more(self.ignored)}"
+            )
         if self.incomplete:
             few = ", ".join(self.incomplete[:_MOST_NAMED]) + _more(self.incomplete)
             lines.append(f"in some sessions only, and not used: {few}")
@@ -93,63 +94,61 @@ class Inspected:
 
 
 def inspect_table(
-    source: str,
+    source: TableSource | Plain,
     *,
     orbit: Sequence[str] | None = None,
     canonical: str | None = None,
     crops: Path | None = None,
 ) -> Inspected:
-    """Read every row and every image, and keep on whatever is wrong with them."""
-    missing: tuple[str, ...] = ()
-    unexpected: tuple[str, ...] = ()
-    incomplete: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    plain, is_folder = is_plain(source), has_sub_folders(source)
-    if plain and (orbit is not None or canonical is not None or crops is not None):
+    """Read every row and every image, and go on whatever is wrong with them."""
+    inspected = Inspected(
+        source=source.spec, images=0, sizes={}, factors={}, members=None, problems=()
+    )
+    if isinstance(source, Plain) and (orbit, canonical, crops) != (None, None, None):
         raise ConfigError(
-            f"{source} has no sub-folders; --orbit, --canonical and --crops are for orbits"
+            f"{source.spec} has no sub-folders; --orbit, --canonical and --crops are for orbits"
         )
-    orbit = (ORBIT,) if is_folder and orbit is None and not plain else orbit
-    if canonical is not None and orbit is None and not source.startswith(MULTI_PIE):
-        raise ConfigError("--canonical is of orbits; say what they share with --orbit")
-    target = None if canonical in _CHOSEN else _target(canonical)
-    if source.startswith(MULTI_PIE):
-        found = scan_multi_pie(Path(source.removeprefix(MULTI_PIE)))
-        table, missing, unexpected = found.table, found.missing, found.unexpected
-        incomplete = tuple(found.incomplete)
+    if isinstance(source, MultiPie):
+        files = source.scan()
+        inspected = replace(
+            inspected,
+            missing=files.missing,
+            unexpected=files.unexpected,
+            incomplete=tuple(files.incomplete),
+        )
         orbit, canonical = orbit or ("person", "light", "session"), canonical or f"view={CANONICAL}"
-    elif plain:
-        inside = scan_folder(source)
-        table, ignored = replace(inside.table, columns={}), inside.ignored
+    elif isinstance(source, Plain | Folder):
+        inspected = replace(
+            inspected, ignored=source.files.ignored, is_plain=isinstance(source, Plain)
+        )
+        orbit = (ORBIT,) if orbit is None and isinstance(source, Folder) else orbit
+    if canonical is not None and orbit is None:
+        raise ConfigError("--canonical is for orbits; name the factors they share with --orbit")
+    target = None if canonical in _CHOSEN else _target(canonical)
+    if isinstance(source, MultiPie):
+        table = files.table
+    elif isinstance(source, Plain):
+        table = replace(source.files.table, columns={})
     else:
-        named = (*(orbit or ()), *(target or ())[:1])
-        table = table_at(source, factors=named, on_problem="skip")
-        ignored = scan_folder(source).ignored if is_folder else ()
+        table = source.table((*(orbit or ()), *(target or ())[:1]))
         orbit = (ORBIT,) if orbit is None and ORBIT in table.columns else orbit
     if crops is not None:
         table = crop(table, crops, "skip")
     broken, sizes = image_problems(table)
     usable = table.without(broken, "skip")
     problems = [*usable.left_out]
-    members = None
     if orbit is not None:
-        target = None if canonical in _CHOSEN else _target(canonical)
         problems += orbit_problems(usable, orbit, target)
-        members = _members(usable, orbit)
-    return Inspected(
-        source=source,
+        inspected = replace(
+            inspected, members=_members(usable, orbit), orbits=_first_orbits(usable, orbit)
+        )
+    return replace(
+        inspected,
         images=len(usable),
         sizes={f"{size[0]}x{size[1]}": count for size, count in Counter(sizes).most_common()},
         factors={name: len(set(values)) for name, values in usable.columns.items()},
-        members=members,
         problems=tuple(sorted(problems, key=lambda problem: problem.row)),
-        missing=missing,
-        unexpected=unexpected,
-        incomplete=incomplete,
-        ignored=ignored,
         copies=_copies(usable),
-        orbits=() if orbit is None else _first_orbits(usable, orbit),
-        is_plain=plain,
     )
 
 
@@ -158,22 +157,33 @@ def _copies(table: ImageTable) -> tuple[tuple[str, ...], ...]:
     by_size: dict[int, list[int]] = {}
     for at in {path: at for at, path in enumerate(table.paths)}.values():
         by_size.setdefault(num_bytes(table.file(at)), []).append(at)
-    found: dict[bytes, list[str]] = {}
+    by_digest: dict[bytes, list[str]] = {}
     for places in by_size.values():
         for at in places if len(places) > 1 else ():
             with open_bytes(table.file(at)) as file:
                 digest = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
-            found.setdefault(digest, []).append(table.paths[at])
-    return tuple(tuple(paths) for paths in found.values() if len(paths) > 1)
+            by_digest.setdefault(digest, []).append(table.paths[at])
+    return tuple(tuple(paths) for paths in by_digest.values() if len(paths) > 1)
 
 
-def _first_orbits(table: ImageTable, orbit: Sequence[str]) -> tuple[tuple[Path, ...], ...]:
-    members: dict[tuple[str, ...], list[Path]] = {}
-    keys = zip(*(table.columns[name] for name in orbit), strict=True)
-    for key, path in zip(keys, table.paths, strict=True):
-        if key in members or len(members) < _MOST_NAMED:
-            members.setdefault(key, []).append(table.root / path)
-    return tuple(tuple(paths) for paths in members.values())
+def _first_orbits(
+    table: ImageTable, orbit: Sequence[str]
+) -> tuple[tuple[tuple[str, ImageFile], ...], ...]:
+    orbits = list(table.orbits(orbit).values())[:_MOST_NAMED]
+    return tuple(
+        tuple((str(table.root / table.paths[at]), table.file(at)) for at in places)
+        for places in orbits
+    )
+
+
+def _members(table: ImageTable, orbit: Sequence[str]) -> dict[str, float]:
+    counts = [len(places) for places in table.orbits(orbit).values()]
+    return {
+        "orbits": len(counts),
+        "fewest": min(counts),
+        "median": statistics.median(counts),
+        "most": max(counts),
+    }
 
 
 def _more(names: Sequence[str]) -> str:
@@ -190,13 +200,3 @@ def _target(canonical: str | None) -> tuple[str, str] | None:
             f"canonical is {canonical!r}; write it as factor=value, such as view=front"
         )
     return factor.strip(), value.strip()
-
-
-def _members(table: ImageTable, orbit: Sequence[str]) -> dict[str, float]:
-    counts = Counter(zip(*(table.columns[name] for name in orbit), strict=True)).values()
-    return {
-        "orbits": len(counts),
-        "fewest": min(counts),
-        "median": statistics.median(counts),
-        "most": max(counts),
-    }

@@ -36,7 +36,7 @@ the head. Coarse; written without the images at hand, so look at a few and give 
 
 
 @dataclass(frozen=True)
-class MultiPie:
+class MultiPieFiles:
     """What a folder holds of Multi-PIE."""
 
     table: ImageTable
@@ -58,7 +58,7 @@ class MultiPie:
         )
 
 
-def scan_multi_pie(root: Path) -> MultiPie:
+def scan_multi_pie(root: Path) -> MultiPieFiles:
     """List what is there and what is not. Images are not opened."""
     found: dict[tuple[str, str, str, str], str] = {}
     unexpected = []
@@ -116,7 +116,7 @@ def scan_multi_pie(root: Path) -> MultiPie:
     incomplete = {
         who: tuple(sorted(seen)) for who, seen in sorted(sessions.items()) if who not in subjects
     }
-    return MultiPie(table, subjects, tuple(absent), tuple(sorted(unexpected)), incomplete)
+    return MultiPieFiles(table, subjects, tuple(absent), tuple(sorted(unexpected)), incomplete)
 
 
 def path_of(subject: str, session: str, recording: str, camera: str, light: str) -> str:

@@ -7,6 +7,7 @@ Large JPEGs are decoded at a fraction of their size where that is all that is ne
 import contextlib
 import io
 import logging
+import math
 import threading
 import warnings
 from collections.abc import Iterator
@@ -66,7 +67,25 @@ class Stretch:
             return io.BytesIO(file.read(self.size))
 
 
-ImageFile = Path | Stretch
+@dataclass(frozen=True, slots=True, eq=False)
+class InMemory:
+    """An image that a function gave."""
+
+    image: Image.Image
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.image.size) * len(self.image.getbands())
+
+    def open(self) -> BinaryIO:
+        """The image as PNG."""
+        file = io.BytesIO()
+        self.image.save(file, "PNG")
+        file.seek(0)
+        return file
+
+
+ImageFile = Path | Stretch | InMemory
 """What an image is read from"""
 
 
@@ -78,9 +97,12 @@ def num_bytes(image: ImageFile) -> int:
     return image.stat().st_size if isinstance(image, Path) else image.size
 
 
-def stamp(image: ImageFile) -> tuple[int, ...]:
-    """Another one whenever the bytes may be others, as far as can be told without reading them."""
-    about = (image if isinstance(image, Path) else image.file).stat()
+def stamp(image: Path | Stretch) -> tuple[int, ...]:
+    """Size and time of a file: they differ if its content may have changed."""
+    try:
+        about = (image if isinstance(image, Path) else image.file).stat()
+    except OSError:
+        return (-1, -1)
     inside = () if isinstance(image, Path) else (image.start, image.size)
     return (about.st_size, about.st_mtime_ns, *inside)
 
@@ -127,6 +149,8 @@ def decoded(
     If it is to be fitted into `size_px`, it may come at a fraction of its size, twice that at least.
     """
     try:
+        if isinstance(file, InMemory):
+            return file.image
         if num_bytes(file) == 0:
             return "is empty: it has 0 bytes"
         with _opened(file) as opened:
@@ -169,6 +193,8 @@ def why_unreadable(error: Exception) -> str:
 
 def size_of(file: ImageFile) -> tuple[int, int] | None:
     """Width and height once upright, if it can be read."""
+    if isinstance(file, InMemory):
+        return file.image.size
     try:
         with _opened(file) as opened:
             # 5 to 8 are the orientations that swap width and height
@@ -220,7 +246,7 @@ def shown(size: tuple[int, int] | None) -> str:
     return "none" if size is None else f"{size[0]}x{size[1]}"
 
 
-def _opened(file: ImageFile) -> Image.Image:
+def _opened(file: Path | Stretch) -> Image.Image:
     """Of a path Pillow is told the name, so that it can map what lies there uncompressed."""
     return Image.open(file if isinstance(file, Path) else file.open())
 

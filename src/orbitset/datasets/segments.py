@@ -12,7 +12,7 @@ Shapes: F frames.
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -55,6 +55,22 @@ class SegmentConfig:
     def fewest(self) -> int:
         """Frames that the shortest segment has."""
         return max(2, math.ceil(self.length / 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoConfig:
+    """How videos become orbits."""
+
+    segments: SegmentConfig = field(default_factory=lambda: SegmentConfig(gap=8))
+    """With a gap: nothing tells the end of a segment from the start of one that follows at once"""
+    trained_share: float = 0.6
+    """How much of each video is trained on, from its start; the rest is tested on"""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.trained_share < 1:
+            raise ConfigError(
+                f"video.trained_share is {self.trained_share}; give more than 0 and less than 1"
+            )
 
 
 def find_cuts(pixels: np.ndarray, threshold: float) -> tuple[int, ...]:

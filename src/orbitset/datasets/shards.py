@@ -81,6 +81,13 @@ def expand(pattern: str) -> list[str]:
     return list(_expanded(pattern))
 
 
+def shards_at(path: Path) -> list[str]:
+    """The tars that a path or a pattern such as `train-{000..009}.tar` names, if it names any."""
+    if not is_tar(path.name) or path.is_dir():
+        return []
+    return [str(path)] if path.is_file() else expand(str(path))
+
+
 def scan_shards(
     source: str, root: Path, names: Sequence[str]
 ) -> tuple[ImageTable, tuple[Problem, ...]]:
@@ -109,7 +116,7 @@ def scan_shards(
     factors = dict.fromkeys(name for image in images for name in image.factors)
     columns = {name: tuple(image.factors.get(name, "") for image in images) for name in factors}
     stretches = tuple(image.stretch for image in images)
-    table = ImageTable(source, root, tuple(paths), columns, tuple(rows), stretches=stretches)
+    table = ImageTable(source, root, tuple(paths), columns, tuple(rows), inside=stretches)
     return table, tuple(problems)
 
 

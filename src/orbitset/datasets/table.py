@@ -1,19 +1,21 @@
-"""A table of image files: one row per file, with named factors. Nothing is decoded here.
+"""A table of images: one row per image, with named factors. Nothing is decoded here.
 
 Whatever is wrong with a row is a `Problem` that names the row. The caller chooses what becomes of it: *stop*
-says all that was found and goes no further, *skip* leaves those rows out and keeps the list.
+raises an error that names all problems, *skip* leaves those rows out and keeps the list.
 """
 
 import difflib
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from orbitset.datasets.pictures import Box, ImageFile, Stretch
+from orbitset.datasets.pictures import Box, ImageFile, InMemory, Stretch
 from orbitset.errors import DataError, check_choice
 
 OnProblem = Literal["stop", "skip"]
+T = TypeVar("T")
 _MOST_NAMED = 8
 
 
@@ -51,17 +53,24 @@ class ImageTable:
     """The number of each row in the source"""
     boxes: tuple[Box | None, ...] | None = None
     """The part of each image that is used; None is the whole"""
-    stretches: tuple[Stretch | None, ...] | None = None
-    """Where in a tar each image lies; None is a file of its own"""
+    inside: tuple[Stretch | InMemory | None, ...] | None = None
+    """Images that are not files: parts of a tar, or in memory; None is a file"""
     left_out: tuple[Problem, ...] = ()
+
+    @classmethod
+    def numbered(
+        cls, source: str, root: Path, paths: Sequence[str], columns: Mapping[str, tuple[str, ...]]
+    ) -> "ImageTable":
+        """A table whose rows are numbered from 1."""
+        return cls(source, root, tuple(paths), columns, tuple(range(1, len(paths) + 1)))
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def file(self, at: int) -> ImageFile:
         """What the image in one place is read from."""
-        stretch = None if self.stretches is None else self.stretches[at]
-        return self.root / self.paths[at] if stretch is None else stretch
+        inside = None if self.inside is None else self.inside[at]
+        return self.root / self.paths[at] if inside is None else inside
 
     @property
     def files(self) -> list[ImageFile]:
@@ -83,42 +92,69 @@ class ImageTable:
         """Stop because of the problems, or leave their rows out."""
         if not problems:
             return self
-        found = sorted(problems, key=lambda problem: problem.row)
         if on_problem == "stop":
-            stop_if_any(self.source, found)
-        bad = {row for problem in found for row in (problem.row, *problem.others)}
-        kept = [at for at, row in enumerate(self.rows) if row not in bad]
-        if not kept:
-            everything = sorted((*self.left_out, *found), key=lambda problem: problem.row)
+            stop_if_any(self.source, problems)
+        problems = _by_row(problems)
+        bad = {row for problem in problems for row in (problem.row, *problem.others)}
+        places = [at for at, row in enumerate(self.rows) if row not in bad]
+        if not places:
+            everything = _by_row((*self.left_out, *problems))
             raise DataError(f"nothing is left of {self.source}: {named(everything)}")
-        return replace(self.at(kept), left_out=(*self.left_out, *found))
+        return replace(self.at(places), left_out=(*self.left_out, *problems))
 
-    def where(self, factor: str, chosen: Collection[str]) -> "ImageTable":
+    def where(self, factor: str, values: Collection[str]) -> "ImageTable":
         """The rows with one of these values of a factor."""
         self.require([factor])
-        for value in chosen:
+        for value in values:
             check_choice(factor, value, sorted(set(self.columns[factor])))
-        return self.at([at for at, has in enumerate(self.columns[factor]) if has in chosen])
+        return self.at([at for at, value in enumerate(self.columns[factor]) if value in values])
 
     def at(self, places: Sequence[int]) -> "ImageTable":
         """The rows in these places."""
+
+        def pick(values: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(values[at] for at in places)
+
         return replace(
             self,
-            paths=tuple(self.paths[at] for at in places),
-            columns={name: tuple(of[at] for at in places) for name, of in self.columns.items()},
-            rows=tuple(self.rows[at] for at in places),
-            boxes=None if self.boxes is None else tuple(self.boxes[at] for at in places),
-            stretches=None
-            if self.stretches is None
-            else tuple(self.stretches[at] for at in places),
+            paths=pick(self.paths),
+            columns={name: pick(values) for name, values in self.columns.items()},
+            rows=pick(self.rows),
+            boxes=None if self.boxes is None else pick(self.boxes),
+            inside=None if self.inside is None else pick(self.inside),
         )
+
+    def orbits(self, factors: Sequence[str]) -> dict[tuple[str, ...], list[int]]:
+        """The places of the rows that share the values of these factors."""
+        places: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        self.require(factors)
+        for at, values in enumerate(zip(*(self.columns[name] for name in factors), strict=True)):
+            places[values].append(at)
+        return dict(places)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """Which rows of a table are one orbit, and which orbits can be used."""
+
+    orbit: tuple[str, ...]
+    """Factors whose values all members of an orbit share"""
+    target: tuple[str, str] | None = None
+    """The factor and the value that mark the target of each orbit"""
+    factors: tuple[str, ...] = ()
+    """Further factors that the table must have"""
+    min_members: int = 2
+
+    def usable(self, table: ImageTable) -> ImageTable:
+        """The table without the rows whose orbit cannot be used."""
+        problems = orbit_problems(table, self.orbit, self.target, min_members=self.min_members)
+        return table.without(problems, "skip")
 
 
 def stop_if_any(source: str, problems: Sequence[Problem]) -> None:
     if problems:
-        found = sorted(problems, key=lambda problem: problem.row)
         raise DataError(
-            f"{source} has {_count(len(found), 'problem')}: {named(found)}",
+            f"{source} has {count(len(problems), 'problem')}: {named(_by_row(problems))}",
             hint="mend what is named, or leave those rows out with --on-problem skip",
         )
 
@@ -130,43 +166,42 @@ def orbit_problems(
     *,
     min_members: int = 2,
 ) -> list[Problem]:
-    """Rows whose orbit cannot be learned from: too few members, no canonical one, or more than one.
+    """Rows whose orbit cannot be learned from: too few members, no target, or more than one.
 
     An orbit is all rows with the same values of the factors in `orbit`; `canonical` is the factor and the
-    value that tell its target.
+    value that mark its target.
     """
     table.require([*orbit, *([canonical[0]] if canonical else [])])
-    members: dict[tuple[str, ...], list[int]] = {}
-    for at, key in enumerate(zip(*(table.columns[name] for name in orbit), strict=True)):
-        members.setdefault(key, []).append(at)
     problems = []
-    for key, places in members.items():
-        name = ", ".join(f"{factor} {value}" for factor, value in zip(orbit, key, strict=True))
+    for values, places in table.orbits(orbit).items():
+        name = ", ".join(f"{factor} {value}" for factor, value in zip(orbit, values, strict=True))
         reason = None
         if len(places) < min_members:
-            reason = (
-                f"its orbit ({name}) has {_count(len(places), 'member')}, {min_members} are needed"
-            )
+            reason = f"has {count(len(places), 'member')}, {min_members} are needed"
         elif canonical is not None:
             factor, value = canonical
-            targets = [at for at in places if table.columns[factor][at] == value]
+            targets = [table.rows[at] for at in places if table.columns[factor][at] == value]
             if not targets:
-                reason = f"its orbit ({name}) has no member with {factor} {value}"
+                reason = f"has no member with {factor} {value}"
             elif len(targets) > 1:
-                shared = " and ".join(str(table.rows[at]) for at in targets)
-                reason = f"its orbit ({name}) has {factor} {value} in rows {shared}"
+                reason = f"has {factor} {value} in rows {' and '.join(map(str, targets))}"
         if reason is not None:
             row, *others = (table.rows[at] for at in places)
-            problems.append(Problem(row, reason, tuple(others)))
+            problems.append(Problem(row, f"its orbit ({name}) {reason}", tuple(others)))
     return problems
 
 
 def named(problems: Sequence[Problem]) -> str:
-    """The first few of them, and how many more."""
-    shown = "; ".join(map(str, problems[:_MOST_NAMED]))
+    """The first few problems, and how many more there are."""
+    first = "; ".join(map(str, problems[:_MOST_NAMED]))
     more = len(problems) - _MOST_NAMED
-    return f"{shown}; and {more:,} more" if more > 0 else shown
+    return f"{first}; and {more:,} more" if more > 0 else first
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 problem, 2 problems."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _by_row(problems: Sequence[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda problem: problem.row)

@@ -1,13 +1,12 @@
 """Videos as observed images: each segment of a video, a few frames that follow each other, is an orbit.
 
-Frames are decoded once and kept (`frames.py`). Segments are cut from what was kept (`segments.py`), so that
+Frames are decoded once and cached (`frames.py`). Segments are cut from cached frames (`segments.py`), so that
 other segments of the same videos decode nothing.
 
 Shapes: N images, G segments, V videos.
 """
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -16,16 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orbitset.datasets.folder import natural
+from orbitset.datasets.decode import Decoding
+from orbitset.datasets.folder import Listing, natural
 from orbitset.datasets.frames import Progress, load_frames
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.segments import SegmentConfig, cut_segments, find_cuts
-from orbitset.datasets.table import OnProblem, Problem, named
+from orbitset.datasets.table import OnProblem, Problem, count, named
 from orbitset.errors import ConfigError, DataError, check_choice
 
 SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg")
 SPLIT = ("train", "between", "test")
 _FEWEST_DIGITS = 3
+_SIZE_PX = 64
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Videos:
     frame in its file, from 0; and `place`, how far into its video the middle of the segment is, of 0 to 1.
     """
 
-    seen: ObservedImages
+    frames: ObservedImages
     clips: tuple[Clip, ...]
     """Of videos with frames, in natural order"""
     problems: tuple[Problem, ...]
@@ -67,76 +68,64 @@ class Videos:
         segments = sum(clip.segments for clip in self.clips)
         left_out = sum(clip.left_out for clip in self.clips)
         return (
-            f"{_count(len(self.seen), 'frame')} in {_count(segments, 'segment')} of "
-            f"{_count(len(self.clips), 'video')}; "
-            f"{_count(left_out, 'frame')} at the ends of scenes left out"
+            f"{count(len(self.frames), 'frame')} in {count(segments, 'segment')} of "
+            f"{count(len(self.clips), 'video')}; "
+            f"{count(left_out, 'frame')} at the ends of scenes left out"
         )
 
 
 def load_videos(
-    path: Path,
-    *,
-    size_px: int = 64,
-    is_colour: bool = False,
-    segments: SegmentConfig | None = None,
-    on_problem: OnProblem = "stop",
-    is_kept: bool = True,
+    source: str,
+    root: Path,
+    names: Sequence[str],
+    decoding: Decoding,
     on_progress: Progress | None = None,
 ) -> Videos:
-    """The segments of a video, or of all in a folder and the folders in it.
+    """The segments of videos in a folder.
 
-    Frames are fitted whole into a square of `size_px`. Of a damaged video, the frames before the damage are
-    used if problems are skipped. `on_progress` is told how many bytes are done, and of how many. Without
-    `is_kept` nothing is written.
+    Frames are fitted whole into a square. If problems are skipped, the frames of a damaged video before the
+    damage are used. `on_progress` is called with the bytes that are done, and those of all files.
     """
+    size_px = decoding.size_px or _SIZE_PX
     if size_px < 2:
         raise ConfigError(f"size_px is {size_px}; give at least 2")
-    check_choice("on_problem", on_problem, get_args(OnProblem))
-    config = segments or SegmentConfig()
-    root, names = find_videos(path)
-    gathered = _Gathered(config)
-    told = _Told([_bytes(root / name) for name in names], on_progress)
+    check_choice("on_problem", decoding.on_problem, get_args(OnProblem))
+    gathered = _Segments(decoding.video.segments)
+    sizes = [_bytes(root / name) for name in names]
+
+    def within(at: int) -> Progress | None:
+        if on_progress is None or not sum(sizes):
+            return None
+        return lambda done, _: on_progress(sum(sizes[:at]) + done, sum(sizes))
+
     for at, name in enumerate(names):
+        progress = within(at)
         frames = load_frames(
             root / name,
             size_px=size_px,
-            is_colour=is_colour,
-            is_kept=is_kept,
-            on_progress=told.within(at),
+            is_colour=decoding.is_colour,
+            is_cached=decoding.is_cached,
+            on_progress=progress,
         )
         gathered.add(at + 1, name, frames.pixels, frames.damage)
-        told.after(at)
+        if progress is not None:
+            progress(sizes[at], sizes[at])
     problems = tuple(gathered.problems)
-    if problems and on_problem == "stop":
+    if problems and decoding.on_problem == "stop":
         raise DataError(
-            f"{path} has {_count(len(problems), 'problem')}: {named(problems)}",
+            f"{source} has {count(len(problems), 'problem')}: {named(problems)}",
             hint="mend what is named, or use what is left with --on-problem skip",
         )
     if not gathered.pixels:
-        raise DataError(f"nothing is left of {path}: {named(problems)}")
-    shape = (-1, 3 if is_colour else 1, size_px, size_px)
+        raise DataError(f"nothing is left of {source}: {named(problems)}")
+    shape = (-1, 3 if decoding.is_colour else 1, size_px, size_px)
     images = torch.frombuffer(gathered.pixels, dtype=torch.uint8).view(shape)
     return Videos(ObservedImages.of(images, gathered.columns), tuple(gathered.clips), problems)
 
 
-def find_videos(path: Path) -> tuple[Path, list[str]]:
-    """A folder and the videos in it, in natural order: 2.mp4 before 10.mp4. Hidden files are left alone."""
-    if path.is_file():
-        return path.parent, [path.name]
-    if not path.is_dir():
-        raise DataError(f"{path} does not exist", hint="give a video, or a folder of videos")
-    files = []
-    for folder, inside, inner in os.walk(path):
-        inside[:] = [name for name in inside if not name.startswith(".")]
-        relative = Path(folder).relative_to(path)
-        files += [(relative / name).as_posix() for name in inner if not name.startswith(".")]
-    understood = f"files ending in {', '.join(SUFFIXES)} are understood"
-    if not files:
-        raise DataError(f"{path} is empty", hint=understood)
-    videos = [name for name in files if Path(name).suffix.lower() in SUFFIXES]
-    if not videos:
-        raise DataError(f"{path} holds no videos", hint=understood)
-    return path, sorted(videos, key=lambda name: (natural(name), name))
+def videos_in(listing: Listing) -> list[str]:
+    """The videos in a folder, in natural order: 2.mp4 before 10.mp4."""
+    return sorted(listing.ending_in(SUFFIXES), key=lambda name: (natural(name), name))
 
 
 def frames_of(seen: ObservedImages) -> Tensor:
@@ -182,7 +171,7 @@ def split_by_time(seen: ObservedImages, share: float) -> ObservedImages:
     )
 
 
-class _Gathered:
+class _Segments:
     """The segments of one video after the other."""
 
     def __init__(self, config: SegmentConfig) -> None:
@@ -218,31 +207,10 @@ class _Gathered:
             self.columns["place"] += [f"{place:.3f}"] * len(taken)
 
 
-class _Told:
-    """Bytes done of all files, told as those of each are."""
-
-    def __init__(self, sizes: list[int], on_progress: Progress | None) -> None:
-        self.sizes = sizes
-        self.on_progress = on_progress
-
-    def within(self, at: int) -> Progress | None:
-        if self.on_progress is None:
-            return None
-        return lambda done, _: self._tell(sum(self.sizes[:at]) + done)
-
-    def after(self, at: int) -> None:
-        self._tell(sum(self.sizes[: at + 1]))
-
-    def _tell(self, done: int) -> None:
-        total = sum(self.sizes)
-        if self.on_progress is not None and total:
-            self.on_progress(done, total)
-
-
 def _too_short(frames: int, cuts: tuple[int, ...], config: SegmentConfig) -> str:
     needed = (config.fewest - 1) * config.stride + 1
     scenes = f" in {len(cuts) + 1} scenes" if cuts else ""
-    return f"has {_count(frames, 'frame')}{scenes}, too short for a segment: {needed} in a row are needed"
+    return f"has {count(frames, 'frame')}{scenes}, too short for a segment: {needed} in a row are needed"
 
 
 def _bytes(path: Path) -> int:
@@ -263,7 +231,3 @@ def _require(seen: ObservedImages, *factors: str) -> None:
 def _by(group_N: Tensor, value_N: Tensor, groups: int, reduce: str) -> Tensor:
     """The least or the greatest value of each group."""
     return value_N.new_zeros(groups).scatter_reduce(0, group_N, value_N, reduce, include_self=False)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

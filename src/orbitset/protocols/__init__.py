@@ -4,7 +4,7 @@ from orbitset.evaluation.score import Score
 from orbitset.protocols.contract import About, Numbers, Protocol, evaluate
 from orbitset.protocols.encoding import encoding_with, raw_pixels
 from orbitset.protocols.finding import Finding, FindingSettings
-from orbitset.protocols.images import ComputedImages, ObservedSplit, VideoConfig
+from orbitset.protocols.images import ComputedImages, ObservedSplit
 from orbitset.protocols.one_shot import OneShot, OneShotSettings, OneShotTask
 from orbitset.protocols.pairs import Pairs, PairsSettings
 
@@ -25,7 +25,6 @@ __all__ = [
     "PairsSettings",
     "Protocol",
     "Score",
-    "VideoConfig",
     "encoding_with",
     "evaluate",
     "raw_pixels",

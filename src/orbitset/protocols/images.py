@@ -3,20 +3,21 @@
 Orbits are computed from single images, or observed: images with factors say which of them belong together.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from orbitset.datasets.decode import Progress
+from orbitset.datasets.decode import Decoding, Progress
 from orbitset.datasets.images import ImageSet, Splits, fingerprint
-from orbitset.datasets.named import load_observed, load_splits
 from orbitset.datasets.observed import ObservedImages
-from orbitset.datasets.segments import SegmentConfig
+from orbitset.datasets.segments import VideoConfig
+from orbitset.datasets.source import Heads, Source, load_observed, load_splits
+from orbitset.datasets.table import Grouping
 from orbitset.encoders import Encoder
-from orbitset.errors import ConfigError, DataError, check_choice
+from orbitset.errors import DataError, check_choice
 from orbitset.evaluation.labelled import Labelled
 from orbitset.orbits.batches import OrbitBatches
 from orbitset.orbits.computed import AffineOrbits, Mode, OrbitConfig
@@ -33,22 +34,6 @@ from orbitset.protocols.encoding import ENCODE_BATCH
 from orbitset.seeds import stable_seed
 
 
-@dataclass(frozen=True, kw_only=True)
-class VideoConfig:
-    """How videos become orbits."""
-
-    segments: SegmentConfig = field(default_factory=lambda: SegmentConfig(gap=8))
-    """With a gap: nothing tells the end of a segment from the start of one that follows at once"""
-    trained_share: float = 0.6
-    """How much of each video is trained on, from its start; the rest is tested on"""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.trained_share < 1:
-            raise ConfigError(
-                f"video.trained_share is {self.trained_share}; give more than 0 and less than 1"
-            )
-
-
 class ComputedImages:
     """Single images in three parts, whose orbits are computed."""
 
@@ -56,7 +41,7 @@ class ComputedImages:
 
     def __init__(
         self,
-        data: str,
+        source: Source,
         orbits: OrbitConfig,
         *,
         on: str = "test",
@@ -64,10 +49,10 @@ class ComputedImages:
         evaluation_seed: int = 0,
         device: str = "cpu",
     ) -> None:
-        """`seed` is of the training's orbits and batches, `evaluation_seed` of those that are held out."""
+        """`seed` draws the training's orbits and batches, `evaluation_seed` the held-out orbits."""
         self.config, self.device = orbits, device
         self.evaluation_seed = evaluation_seed
-        self.splits = load_parts(data, orbits, on)
+        self.splits = load_parts(source, orbits, on)
         train = self.splits.train
         self.image_shape = (train.images.shape[1], orbits.canvas_px)
         self.image_px: int | None = max(train.images.shape[-2:])
@@ -117,10 +102,40 @@ class ComputedImages:
         )
 
 
-def load_parts(data: str, orbits: OrbitConfig, on: str = "test") -> Splits:
+def load_parts(source: Source, orbits: OrbitConfig, on: str = "test") -> Splits:
     """The images that an experiment may look at: the test images only if it is evaluated on them."""
-    splits = load_splits(data, size_px=orbits.canvas_px, is_colour=orbits.is_colour)
+    splits = load_splits(source, size_px=orbits.canvas_px, is_colour=orbits.is_colour)
     return splits if on == "test" else splits.without_test()
+
+
+def grouping(orbits: ObservedConfig, factors: Sequence[str] = ()) -> Grouping:
+    """The settings that say which images are one orbit; a source must have these factors, too."""
+    return Grouping(
+        orbit=orbits.orbit,
+        target=orbits.target,
+        factors=tuple(dict.fromkeys((*orbits.factors, *factors))),
+        min_members=orbits.min_members,
+    )
+
+
+def decoding(
+    orbits: ObservedConfig,
+    video: VideoConfig | None = None,
+    *,
+    is_private: bool = False,
+    device: str = "cpu",
+) -> Decoding:
+    """The settings that say how files become pixels. They are among those of orbits, where recorded runs have
+    them."""
+    return Decoding(
+        size_px=orbits.size_px,
+        is_colour=orbits.is_colour,
+        crops=orbits.crops,
+        on_problem=orbits.on_problem,
+        video=video or VideoConfig(),
+        is_cached=not is_private,
+        device=device,
+    )
 
 
 class ObservedSplit:
@@ -130,7 +145,7 @@ class ObservedSplit:
 
     def __init__(
         self,
-        data: str,
+        source: Source,
         orbits: ObservedConfig,
         parts: Any,
         *,
@@ -141,24 +156,12 @@ class ObservedSplit:
         on_progress: Progress | None = None,
     ) -> None:
         """`parts` are the protocol's settings: `split_by`, `train`, `validation`, `test` and `exclude`."""
-        self.data, self.config, self.device, self.is_private = data, orbits, device, is_private
-        factors = (*orbits.factors, parts.split_by, *parts.exclude)
-        video = video or VideoConfig()
+        self.source, self.config, self.device, self.is_private = source, orbits, device, is_private
         images, self.left_out = load_observed(
-            data,
-            orbit=orbits.orbit,
-            target=orbits.target,
-            factors=tuple(dict.fromkeys(factors)),
-            size_px=orbits.size_px,
-            is_colour=orbits.is_colour,
-            min_members=orbits.min_members,
-            on_problem=orbits.on_problem,
-            crops=orbits.crops,
-            segments=video.segments,
-            trained_share=video.trained_share,
-            is_kept=not is_private,
-            device=device,
-            on_progress=on_progress,
+            source,
+            grouping(orbits, (parts.split_by, *parts.exclude)),
+            decoding(orbits, video, is_private=is_private, device=device),
+            on_progress,
         )
         channels, height, width = images.images.shape[1:]
         if height != width:
@@ -223,7 +226,7 @@ class ObservedSplit:
     def fingerprint(self) -> dict[str, Any] | None:
         """How many images there are, and a hash of what they hold; None for rendered heads, which never
         change."""
-        if self.data.partition(":")[0] == "heads":
+        if isinstance(self.source, Heads):
             return None
         parts = (self.train, *self.sides.values())
         tensors = [tensor for part in parts for tensor in (part.images, *part.factors.values())]
@@ -273,7 +276,9 @@ def check_whole_orbits(images: ObservedImages, orbit: tuple[str, ...], split_by:
     cut = (both[:, 0].bincount() > 1).nonzero().squeeze(1)
     if len(cut):
         row = int((orbit_N == cut[0]).nonzero()[0])
-        name = ", ".join(f"{one} {images.values[one][images.factors[one][row]]}" for one in orbit)
+        name = ", ".join(
+            f"{factor} {images.values[factor][images.factors[factor][row]]}" for factor in orbit
+        )
         raise DataError(
             f"{len(cut):,} orbits have members with several values of {split_by}, the first is ({name}): "
             "part of what is tested on would be trained on",

@@ -1,14 +1,27 @@
 """From what was typed to one complete configuration."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orbitset.config import with_settings
-from orbitset.datasets.named import FACES, MULTI_PIE, is_table, is_video, load_splits
-from orbitset.datasets.plain import is_plain, load_plain
+from orbitset.datasets.source import (
+    FACES,
+    MULTI_PIE,
+    Array,
+    Digits,
+    Heads,
+    Mnist,
+    Plain,
+    Source,
+    UnknownSource,
+    Videos,
+    is_outside_source,
+    load_splits,
+    open_source,
+)
 from orbitset.encoders.named import check_backbone
 from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError, check_choice
@@ -32,7 +45,12 @@ from orbitset.recipes.experiment import (
 )
 from orbitset.recipes.length import evaluated_often
 from orbitset.recipes.methods import base_name, parse_method
-from orbitset.recipes.own_images import described_orbits, observed_images, observed_videos
+from orbitset.recipes.own_images import (
+    OrbitOptions,
+    described_orbits,
+    observed_images,
+    observed_videos,
+)
 from orbitset.run_folder import Run
 
 RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
@@ -40,7 +58,7 @@ RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What was asked for; None where nothing was said."""
+    """What the user asks for; None where the user says nothing."""
 
     source: str | None = None
     """A recipe or data"""
@@ -53,8 +71,7 @@ class Request:
     """A model to begin with, whose network and size of images are taken"""
     encoder: str | None = None
     """A network other than the paper's"""
-    observed: Mapping[str, Any] = field(default_factory=dict)
-    """What was said about observed orbits: see `observed_images`"""
+    observed: OrbitOptions = OrbitOptions()
     settings: tuple[str, ...] = ()
 
     def named(self) -> "Request":
@@ -83,10 +100,24 @@ class Request:
                 trust(name)
 
 
-def compose_config(
+@dataclass(frozen=True)
+class Composed:
+    """A configuration, and the source of its images if that had to be opened to make it."""
+
+    config: Experiment
+    source: Source | None = None
+
+    def __str__(self) -> str:
+        """What was chosen for a user's own images, in words; nothing about a recipe."""
+        if isinstance(self.config.orbits, ObservedConfig):
+            return described_orbits(self.config)
+        return described_plain(self.config) if isinstance(self.source, Plain) else ""
+
+
+def compose(
     request: Request, *, config_file: Path | None = None, resumed: Run | None = None
-) -> Experiment:
-    """The run's own configuration when resuming, a file's, or a recipe's; what else was asked for on top."""
+) -> Composed:
+    """The run's own configuration when resuming, a file's, or a recipe's, changed as the user asks."""
     request = request.named()
     request.trust_names()
     if config_file is not None and (request.source is not None or resumed is not None):
@@ -99,14 +130,18 @@ def compose_config(
     elif config_file is not None:
         stored = read_experiment(_read_config(config_file))
     if stored is not None:
-        for name, value in (("--init", request.init), (_flags(request.observed), request.observed)):
-            if value:
-                raise ConfigError(
-                    f"{name} describes a new training; this one is described by its own configuration",
-                    hint="change single settings with --set",
-                )
+        for name in filter(None, ("--init" if request.init else "", str(request.observed))):
+            raise ConfigError(
+                f"{name} describes a new training; this one is described by its own configuration",
+                hint="change single settings with --set",
+            )
     method = None if request.method is None else parse_method(request.method)
-    config, most_orbits = (stored, None) if stored else _of_source(request, method or "OJ")
+    source, most_orbits = None, None
+    if stored is not None:
+        config = stored
+    else:
+        source = _opened(request.source)
+        config, most_orbits = _of_source(source, request, method or "OJ")
     if method is not None and method != config.method:
         config = with_method(config, method)
     if request.protocol is not None and request.protocol != config.protocol:
@@ -122,79 +157,90 @@ def compose_config(
         check_experiment(config, named_by)
     if config.encoder.backbone != PAPERS:
         check_backbone(config.encoder.backbone, named_by=named_by)
-    return config
+    return Composed(config, source)
 
 
-def described(config: Experiment) -> str:
-    """What was chosen for a user's own images, in words; nothing about a recipe."""
-    if isinstance(config.orbits, ObservedConfig):
-        return described_orbits(config)
-    return described_plain(config) if is_plain(config.data) else ""
+def compose_config(
+    request: Request, *, config_file: Path | None = None, resumed: Run | None = None
+) -> Experiment:
+    """The configuration alone."""
+    return compose(request, config_file=config_file, resumed=resumed).config
 
 
-def computed_config(source: str, method: str, settings: Sequence[str]) -> Experiment:
+def computed_config(spec: str, method: str, settings: Sequence[str]) -> Experiment:
     """A recipe or data whose orbits are computed, with settings on top."""
-    if is_plain(source):
+    source = _opened(spec)
+    if isinstance(source, Plain):
         raise ConfigError(
-            f"{source} has images without labels; settings are searched for by one-shot accuracy"
+            f"{spec} has images without labels; settings are searched for by one-shot accuracy"
         )
-    if is_table(source) or is_video(source):
-        raise ConfigError(f"{source} has observed orbits; settings are searched for computed ones")
-    return compose_config(Request(source=source, method=method, settings=tuple(settings)))
+    if source is not None and not isinstance(source, Array | Digits | Mnist):
+        raise ConfigError(f"{spec} has observed orbits; settings are searched for computed ones")
+    return compose_config(Request(source=spec, method=method, settings=tuple(settings)))
 
 
 def _of_run(run: Run, source: str | None) -> Experiment:
     if run.kind != "run":
         raise ConfigError(f"{run.path} holds a {run.kind}", hint=run.resume_command)
     config = read_experiment(run.config)
-    if source is not None and source != config.name and _path(source) != config.data:
+    if source is not None and config.data not in (source, _path(source)) and source != config.name:
         raise ConfigError(f"{run.path} holds a run of {config.name}, not of {source}")
     return config
 
 
-def _of_source(request: Request, method: str) -> tuple[Experiment, int | None]:
-    """A new configuration for a recipe or data, and how many orbits a batch can have, where that is known."""
-    source, observed = request.source, dict(request.observed)
-    if source is None:
+def _opened(spec: str | None) -> Source | None:
+    """The source of a name or path; None for a recipe. A path comes before a name."""
+    if spec is None:
         raise ConfigError(
             "nothing to train was named",
             hint="give a recipe or a path: orbitset train affine-digits, or --resume with --out",
         )
-    if source in FACES or source.startswith(MULTI_PIE):
-        name = source.partition(":")[0]
+    if spec in FACES or spec.startswith(MULTI_PIE):
+        name = spec.partition(":")[0]
         raise ConfigError(f"{name} is an experiment of its own", hint=f"orbitset reproduce {name}")
-    if is_video(source):
+    try:
+        return open_source(spec if is_outside_source(spec) else _path(spec))
+    except UnknownSource:
+        if Path(spec).exists():
+            raise
+    check_choice("what to train, unless it is a path or module:function,", spec, RECIPES)
+    return None
+
+
+def _of_source(
+    source: Source | None, request: Request, method: str
+) -> tuple[Experiment, int | None]:
+    """A new configuration for a recipe or data, and how many orbits a batch can have, where that is known."""
+    options, settings = request.observed, request.settings
+    if isinstance(source, Videos):
         hint = "say how long with --set video.segments.length=16"
-        _refuse(observed, "on_problem", "those of videos are segments", hint=hint)
-        return observed_videos(Path(source), method, settings=request.settings, **observed), None
-    if is_plain(source):
-        _refuse(
-            observed, "on_problem", f"{source} has no sub-folders: every image there is an orbit"
-        )
-        train = load_plain(_path(source), on_problem=observed.get("on_problem", "skip")).train
+        _refuse(options, "those of videos are segments", hint=hint)
+        config = observed_videos(source, method, on_problem=options.on_problem, settings=settings)
+        return config, None
+    if isinstance(source, Plain):
+        _refuse(options, f"{source.spec} has no sub-folders: every image there is an orbit")
+        train = load_splits(source, on_problem=options.on_problem or "skip").train
         num, channels, _, size_px = train.images.shape
-        return plain_images(_path(source), size_px, num, method, is_colour=channels == 3), num
-    if is_table(source):
-        return observed_images(Path(source), method, settings=request.settings, **observed), None
-    if observed:
+        return plain_images(source.spec, size_px, num, method, is_colour=channels == 3), num
+    if source is not None and not isinstance(source, Array | Mnist | Digits | Heads):
+        return observed_images(source, method, options, settings=settings), None
+    if options.set_options:
         raise ConfigError(
-            f"{_flags(observed)} describe the orbits of a manifest, a CSV or Parquet file, or of a folder"
+            f"{options} describe the orbits of a manifest, a CSV or Parquet file, or of a folder"
         )
-    if Path(source).exists():
-        splits = load_splits(_path(source))
-        size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None
-        num = len(splits.train)
-        return affine_images(_path(source), size_px, num, method, has_labels=has_labels), num
-    check_choice("what to train, unless it is a path,", source, RECIPES)
-    return RECIPES[source](method), None
+    if source is None:
+        assert request.source is not None
+        return RECIPES[request.source](method), None
+    splits = load_splits(source)
+    size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None
+    num = len(splits.train)
+    return affine_images(source.spec, size_px, num, method, has_labels=has_labels), num
 
 
-def _refuse(
-    observed: Mapping[str, Any], allowed: str, reason: str, *, hint: str | None = None
-) -> None:
-    wrong = {name: value for name, value in observed.items() if name != allowed}
-    if wrong:
-        raise ConfigError(f"{_flags(wrong)} describe the orbits of a manifest; {reason}", hint=hint)
+def _refuse(options: OrbitOptions, reason: str, *, hint: str | None = None) -> None:
+    wrong = replace(options, on_problem=None)
+    if wrong.set_options:
+        raise ConfigError(f"{wrong} describe the orbits of a manifest; {reason}", hint=hint)
 
 
 def _with_numbers(config: Experiment, request: Request, most_orbits: int | None) -> Experiment:
@@ -249,10 +295,6 @@ def _beginning_with(config: Experiment, folder: Path) -> Experiment:
         orbits = replace(config.orbits, canvas_px=size_px, is_colour=is_colour)
     init = str(folder.resolve())
     return replace(config, orbits=orbits, init=init, encoder=encoder, loss=loss)
-
-
-def _flags(observed: Mapping[str, Any]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in observed)
 
 
 def _path(source: str) -> str:

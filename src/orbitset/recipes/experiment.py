@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.config import from_dict, to_dict
+from orbitset.datasets.segments import VideoConfig
 from orbitset.encoders.rectifying import PAPERS, TIMM, EncoderConfig
 from orbitset.errors import ConfigError, check_choice
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.outside import check_trust, import_named, is_name
-from orbitset.protocols import PROTOCOLS, Protocol, VideoConfig
+from orbitset.protocols import PROTOCOLS, Protocol
 from orbitset.recipes.losses import LossContext, margin_of
 from orbitset.recipes.methods import (
     Method,

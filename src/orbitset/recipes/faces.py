@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from orbitset.config import with_settings
 from orbitset.datasets import heads, multi_pie
-from orbitset.datasets.named import MULTI_PIE
+from orbitset.datasets.source import MULTI_PIE
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.orbits.observed import ObservedConfig, OnProblem
 from orbitset.protocols import PairsSettings
@@ -133,7 +133,6 @@ def face_experiment(
     view: str,
     alike: str,
     channels: tuple[int, ...] = CHANNELS,
-    is_private: bool = False,
 ) -> Experiment:
     """With what all sets of faces share. Whatever the method, the encoder looks at local contrast: no loss
     brings the lights of a person together (docs/decisions/0009). As in the paper, a person's images with the
@@ -154,7 +153,6 @@ def face_experiment(
             test=split.test,
             exclude=(view, alike),
         ),
-        is_private=is_private,
     )
     return evaluated_often(with_settings(config, chosen.default_settings("faces")), epochs)
 

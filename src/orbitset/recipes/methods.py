@@ -19,7 +19,7 @@ from orbitset.recipes.losses import (
     TripletSettings,
 )
 
-Family = Literal["affine-mnist", "faces"]
+Family = Literal["affine-mnist", "faces", "own-images"]
 STN = "-STN"
 
 
@@ -81,6 +81,7 @@ class Method:
 _OUTSIDE_DEFAULTS: dict[Family, tuple[str, ...]] = {
     "affine-mnist": _on_sphere(0.003, 4),
     "faces": _FACES_SPHERE,
+    "own-images": _FACES_SPHERE,
 }
 """For losses from outside the package, which nobody has searched settings for"""
 
@@ -104,6 +105,7 @@ METHODS: dict[str, Method] = {
                     "loss.mining=all",
                 ),
                 "faces": _FACES_TRIPLETS,
+                "own-images": _FACES_TRIPLETS,
             },
         ),
         Method(
@@ -123,6 +125,7 @@ METHODS: dict[str, Method] = {
                     "loss.margin=165",
                 ),
                 "faces": _FACES_TRIPLETS,
+                "own-images": _FACES_TRIPLETS,
             },
             transformer_defaults={"affine-mnist": ("train.transformer_rate=0.01",)},
         ),
@@ -132,7 +135,11 @@ METHODS: dict[str, Method] = {
             settings=RectifySettings,
             colour="#00798c",
             decodes=True,
-            defaults={"affine-mnist": _on_sphere(0.018, 1), "faces": _FACES_SPHERE},
+            defaults={
+                "affine-mnist": _on_sphere(0.018, 1),
+                "faces": _FACES_SPHERE,
+                "own-images": _FACES_SPHERE,
+            },
         ),
         Method(
             name="ST",
@@ -144,6 +151,7 @@ METHODS: dict[str, Method] = {
             defaults={
                 "affine-mnist": (*_on_sphere(0.0125, 2), "loss.margin_fraction=0.053"),
                 "faces": (*_FACES_BATCH_NORM, "loss.margin_fraction=0.125"),
+                "own-images": (*_FACES_BATCH_NORM, "loss.margin_fraction=0.125"),
             },
             transformer_defaults={"affine-mnist": ("train.transformer_rate=0.03",)},
         ),
@@ -157,6 +165,7 @@ METHODS: dict[str, Method] = {
             defaults={
                 "affine-mnist": (*_on_sphere(0.0003, 1), "train.adam_eps=1e-6"),
                 "faces": _FACES_BATCH_NORM,
+                "own-images": _FACES_BATCH_NORM,
             },
         ),
         Method(
@@ -166,7 +175,11 @@ METHODS: dict[str, Method] = {
             colour="#7d8597",
             decodes=True,
             decoded="decoded",
-            defaults={"affine-mnist": _on_sphere(0.029, 2), "faces": _FACES_BATCH_NORM},
+            defaults={
+                "affine-mnist": _on_sphere(0.029, 2),
+                "faces": _FACES_BATCH_NORM,
+                "own-images": _FACES_BATCH_NORM,
+            },
         ),
     )
 }

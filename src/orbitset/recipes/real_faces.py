@@ -10,13 +10,13 @@ All settings are those of rendered heads: nothing was chosen on either set.
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from orbitset.datasets.manifest import read_manifest
-from orbitset.datasets.named import manifest_of
+from orbitset.datasets.source import Manifest, open_source
 from orbitset.datasets.table import ImageTable
 from orbitset.errors import DataError
 from orbitset.orbits.observed import ObservedConfig, OnProblem
@@ -48,8 +48,7 @@ def pie32_study(
 ) -> Study:
     """Five splits by identity: 33 people to train, 16 to choose a stopping time on, 17 to score."""
     data = _data("pie32", root)
-    table = read_manifest(manifest_of(data), on_problem=on_problem)
-    table = table.require(("identity", "camera", "flash"))
+    table = _table(data, on_problem).require(("identity", "camera", "flash"))
     people = sorted(set(table.columns["identity"]))
     if len(people) < 4:
         raise DataError(f"{table.source} has {len(people)} identities; 4 are needed for a split")
@@ -70,7 +69,7 @@ def pie32(
     method: str, split: Split, epochs: float, *, data: str, on_problem: OnProblem = "stop"
 ) -> Experiment:
     """One method on one split: an orbit is a person's cameras at one flash, its target the frontal one."""
-    return face_experiment(
+    config = face_experiment(
         "pie32",
         data,
         method,
@@ -85,8 +84,8 @@ def pie32(
         split_by="identity",
         view="camera",
         alike="flash",
-        is_private=True,
     )
+    return replace(config, is_private=True)
 
 
 def pointing04_study(
@@ -100,8 +99,7 @@ def pointing04_study(
     """Trained on one session and scored on the other at the end of training, both ways. The two poses that
     look straight up and down have no other pan and must be left out."""
     data = _data("pointing04", root)
-    table = read_manifest(manifest_of(data), on_problem=on_problem)
-    table = table.require(("person", "session", "pan", "tilt"))
+    table = _table(data, on_problem).require(("person", "session", "pan", "tilt"))
     splits = [Split("1-2", ("1",), (), ("2",)), Split("2-1", ("2",), (), ("1",))]
     made = functools.partial(pointing04, data=data, on_problem=on_problem)
     whole = _Whole(rows=2_790, images=POINTING04_IMAGES)
@@ -132,6 +130,12 @@ def pointing04(
 
 def _data(name: str, root: Path | None) -> str:
     return name if root is None else str((root / "manifest.csv").resolve())
+
+
+def _table(data: str, on_problem: OnProblem) -> ImageTable:
+    source = open_source(data)
+    assert isinstance(source, Manifest)
+    return source.table(on_problem=on_problem)
 
 
 class _Whole(NamedTuple):

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from dataclasses import fields
 
 from orbitset.config import UnknownSetting
+from orbitset.datasets.segments import VideoConfig
 from orbitset.errors import ConfigError
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.orbits.observed import ObservedConfig
-from orbitset.protocols import PROTOCOLS, VideoConfig
+from orbitset.protocols import PROTOCOLS
 from orbitset.recipes.methods import METHODS, base_name
 
 

@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from orbitset.datasets.source import Source, open_source
 from orbitset.encoders import Encoder, EncoderConfig, build_encoder
 from orbitset.encoders.backbone import check_restorable
 from orbitset.encoders.rectifying import PAPERS
@@ -30,13 +32,24 @@ CONFIGURATION = "the configuration"
 """What names code from outside, where the folder that holds the configuration has been checked"""
 
 
-def open_images(config: Experiment, device: str, progress: Progress | None = None) -> Images:
-    """Load the images of an experiment and divide them into what is trained on and what is held out."""
+def open_images(
+    config: Experiment,
+    device: str,
+    progress: Progress | None = None,
+    *,
+    source: Source | None = None,
+) -> Images:
+    """Load the images of an experiment and divide them into what is trained on and what is held out.
+
+    The source need not be opened again if it is at hand.
+    """
     check_experiment(config, CONFIGURATION)
+    if source is None or source.spec != config.data:
+        source = open_source(config.data, CONFIGURATION)
     on_progress = None if progress is None else _saying(config.data, progress)
     if config.is_observed:
         return ObservedSplit(
-            config.data,
+            source,
             config.observed,
             config.evaluation,
             video=config.video,
@@ -46,7 +59,7 @@ def open_images(config: Experiment, device: str, progress: Progress | None = Non
             on_progress=on_progress,
         )
     return ComputedImages(
-        config.data,
+        source,
         config.computed,
         on=getattr(config.evaluation, "on", "test"),
         seed=config.seed,

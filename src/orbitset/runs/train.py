@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.config import differences, to_dict
+from orbitset.datasets.source import Source
 from orbitset.encoders import Encoder, EncoderConfig
 from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
@@ -43,14 +44,18 @@ def train(
     overwrite: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
+    source: Source | None = None,
 ) -> dict[str, Any]:
-    """Train, evaluate and write the run folder; gives what results.json holds."""
+    """Train, evaluate and write the run folder; gives what results.json holds.
+
+    The source of the images need not be opened again if it is at hand.
+    """
     progress = progress or Silent()
     is_resumed = resume and run.exists
     if not is_resumed:
         run.check_free(overwrite=overwrite)
     config = resolved(config, run.path if is_resumed else CONFIGURATION)[1]
-    images = open_images(config, device, progress)
+    images = open_images(config, device, progress, source=source)
     judge = Judge(config, build_protocol(config, images))
     model = build_model(config, images)
     is_begun = is_resumed and (run.checkpoint.exists() or _is_complete(config, run))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orbitset.config import differences, to_dict
+from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, OrbitsetError, RunError
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.protocols.images import load_parts
@@ -61,7 +62,7 @@ class Search:
         evaluation = replace(base.evaluation, on="validation", tsne_points=0)
         base = replace(base, seed=self.seed, evaluation=evaluation)
         assert isinstance(base.orbits, OrbitConfig)
-        splits = load_parts(base.data, base.orbits, "validation")
+        splits = load_parts(open_source(base.data), base.orbits, "validation")
         if splits.test.labels is None:
             raise ConfigError("settings are chosen by accuracy, and these images have no labels")
         epochs = self.images / (len(splits.train) * base.orbits.members)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orbitset.datasets.folder import Found, find_images
+from orbitset.datasets.folder import ImageFiles, find_images
 from orbitset.datasets.shards import open_at
 from orbitset.datasets.table import Problem
 from orbitset.errors import ConfigError, DataError, OrbitsetError
@@ -74,7 +74,7 @@ def add_to_index(
         raise
 
 
-def _add(model: Model, index: Index, found: Found, on_progress: Progress | None) -> Indexed:
+def _add(model: Model, index: Index, found: ImageFiles, on_progress: Progress | None) -> Indexed:
     summary = Indexed(ignored=found.ignored)
     problems: list[Problem] = []
     with index.changes():
@@ -165,7 +165,7 @@ def search_sheet(model: Model, answers: Sequence[Answer]) -> str:
     return contact_sheet(rows, title="Search", note=note, open_file=open_at)
 
 
-def _located(images: Sequence[Path | str]) -> Found:
+def _located(images: Sequence[Path | str]) -> ImageFiles:
     """Images by their absolute paths, each once."""
     found = find_images(images)
     paths = _absolute(found.table.paths)

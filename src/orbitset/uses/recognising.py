@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orbitset.datasets.folder import scan_folder
+from orbitset.datasets.folder import list_folder
 from orbitset.datasets.shards import open_at
 from orbitset.datasets.table import Problem
 from orbitset.errors import ConfigError
@@ -53,7 +53,7 @@ def classify(
     """
     _check(reject_above, is_open)
     examples = Path(examples)
-    table = scan_folder(examples).table
+    table = list_folder(examples).images.table
     known = embed(model, [examples])
     classes = dict(
         zip(
