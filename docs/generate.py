@@ -17,7 +17,7 @@ from orbitset.recipes.real_faces import pie32, pointing04
 from orbitset.recipes.reproduce import Asked, study_of
 from orbitset.recipes.study import Study
 from orbitset.report.tables import format_p, format_paper, format_value, ordered
-from orbitset.results.stored import stored_study
+from orbitset.results.recorded import RecordedStudy, read_recorded
 from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
 
@@ -51,8 +51,8 @@ def with_tables(page: str) -> str:
     return marked.sub(lambda found: found[1] + recorded(found[2]) + found[3], page)
 
 
-def record_of(name: str) -> Run:
-    return Run(ROOT / "results" / name)
+def record_of(name: str) -> RecordedStudy:
+    return read_recorded(Run(ROOT / "results" / name))
 
 
 def recorded(name: str) -> str:
@@ -73,9 +73,8 @@ def recorded(name: str) -> str:
 
 def faces_table(name: str) -> str:
     """Verification and retrieval of each method on observed orbits."""
-    run = record_of(name)
-    study = stored_study(run)
-    found = summarise(run, study)
+    record = record_of(name)
+    study, found = record.study, summarise(record)
     measured = {(row["method"], row["metric"]): row for row in found["rows"]}
     ahead = {
         (one["against"], one["metric"]): _ahead(one)
@@ -118,9 +117,8 @@ def _with_interval(row: dict[str, Any]) -> str:
 
 def real_faces() -> str:
     """Both sets of photographs side by side."""
-    runs = {name: record_of(name) for name in PHOTOGRAPHS}
-    studies = {name: stored_study(run) for name, run in runs.items()}
-    sets = {name: summarise(run, studies[name]) for name, run in runs.items()}
+    records = {name: record_of(name) for name in PHOTOGRAPHS}
+    sets = {name: summarise(record) for name, record in records.items()}
     measured = {
         (name, row["method"], row["metric"]): format_value(row)
         for name, found in sets.items()
@@ -132,7 +130,9 @@ def real_faces() -> str:
     for label in dict.fromkeys(row["method"] for row in ordered(sets["pie32"]["rows"])):
         cells = [measured[name, label, metric] for name, metric in columns]
         rows.append([NAMES.get(label, label), *cells])
-    origins = [f"{name}: {_origin(name, studies[name], found)}" for name, found in sets.items()]
+    origins = [
+        f"{name}: {_origin(name, records[name].study, found)}" for name, found in sets.items()
+    ]
     return f"{_table(head, rows)}\n\n{' '.join(origins)}\n"
 
 
@@ -144,8 +144,7 @@ def in_short() -> str:
     ]
     rows = {}
     for name in IN_SHORT:
-        run = record_of(name)
-        for row in summarise(run, stored_study(run))["rows"]:
+        for row in summarise(record_of(name))["rows"]:
             rows[name, row["method"], row["metric"]] = row
     head = ["method", "affine MNIST: one-shot (paper)"]
     head += [f"{name}: {MEASURES[metric]}" for name, metric in columns[1:]]
@@ -159,9 +158,8 @@ def in_short() -> str:
 
 
 def study_table(name: str) -> str:
-    run = record_of(name)
-    study = stored_study(run)
-    found = summarise(run, study)
+    record = record_of(name)
+    study, found = record.study, summarise(record)
     rows = [row for row in ordered(found["rows"]) if row["metric"] == "accuracy"]
     roles = {line.label: line.role for line in study.lines}
     head = ["method", "paper", "ours", "p", "seeds", "time", "command"]

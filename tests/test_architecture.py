@@ -37,12 +37,12 @@ ARROWS = {
     CUDA: FOUNDATION | {SEAM, "encoders", "losses", "training"},
     "evaluation": FOUNDATION,
     "search": FOUNDATION,
-    "report": FOUNDATION | {"run_folder"},
     "models": FOUNDATION | {DATA, "encoders"},
     "protocols": FOUNDATION | {DATA, "orbits", "encoders", "losses", "evaluation"},
     "recipes": FOUNDATION
     | {"run_folder", DATA, "orbits", "encoders", "losses", "training", "models", "protocols"},
-    "results": FOUNDATION | {"run_folder", "evaluation", "report", "protocols", "recipes"},
+    "results": FOUNDATION | {"run_folder", "evaluation", "protocols", "recipes"},
+    "report": FOUNDATION | {"run_folder", "protocols", "results"},
     "runs": FOUNDATION
     | {"run_folder", DATA, "orbits", "encoders", "training", "evaluation", "models"}
     | {"protocols", "recipes", "results"},

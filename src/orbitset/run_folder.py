@@ -30,8 +30,11 @@ from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
 from orbitset.outside import command
 
+PACKED = "trainings.jsonl"
+"""A packed study has this in place of the folders of its trainings; see results/recorded.py"""
 _WRITTEN = (
     "results.json",
+    PACKED,
     "checkpoint/latest.safetensors",
     "checkpoint/best.safetensors",
     "metrics.jsonl",

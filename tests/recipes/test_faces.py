@@ -21,7 +21,7 @@ from orbitset.recipes.faces import (
 )
 from orbitset.recipes.study import Line, Study
 from orbitset.report import write_report
-from orbitset.results.stored import stored_study
+from orbitset.results.recorded import read_recorded, stored_study
 from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
 from orbitset.runs.study import run_study
@@ -130,7 +130,7 @@ def row_of(results, method, metric):
 
 
 def test_each_split_is_stopped_on_its_own_session(done):
-    results = summarise(done, stored_study(done))
+    results = summarise(read_recorded(done))
     for metric, (chosen_on, scored_on) in (
         ("auc", ["va", "te"]),
         ("auc_swapped", ["te", "va"]),
@@ -149,7 +149,7 @@ def test_each_split_is_stopped_on_its_own_session(done):
 
 
 def test_p_is_of_a_corrected_t_test_over_the_six_splits(done):
-    results = summarise(done, stored_study(done))
+    results = summarise(read_recorded(done))
     scores = {}
     for method in ("OJ", "EX"):
         scores[method] = []
@@ -168,7 +168,7 @@ def test_p_is_of_a_corrected_t_test_over_the_six_splits(done):
 
 
 def test_pixels_are_the_mean_over_the_splits_test_sessions(done):
-    results = summarise(done, stored_study(done))
+    results = summarise(read_recorded(done))
     means = [
         row["mean"]
         for split in splits_2_1_1()
@@ -181,7 +181,7 @@ def test_pixels_are_the_mean_over_the_splits_test_sessions(done):
 
 
 def test_curves_are_over_the_3_1_splits(done):
-    curve = summarise(done, stored_study(done))["curves"]["OJ"]
+    curve = summarise(read_recorded(done))["curves"]["OJ"]
     records = [Run(done / f"OJ/{split.name}/seed-0").records() for split in splits_3_1()]
     assert len(curve) == 4
     for at, point in enumerate(curve):
@@ -191,7 +191,7 @@ def test_curves_are_over_the_3_1_splits(done):
 
 
 def test_the_page_has_every_table_and_figure(done):
-    page = write_report(done, summarise(done, stored_study(done))).read_text()
+    page = write_report(done, summarise(read_recorded(done))).read_text()
     names = {path.stem for path in (done / "figures").iterdir()}
     assert names == {"auc", "top1", "tsne", "orbits", "retrieval", "decoded"}
     for text in ("Verification AUC", "Top-1 retrieval", "sides swapped", "cut down: tiny"):
@@ -203,7 +203,7 @@ def test_the_page_has_every_table_and_figure(done):
 def test_the_page_says_where_to_read_what_was_left_out(done):
     first = done.config["runs"][0]
     (done / first / "left_out.json").write_text('{"rows": []}')
-    page = write_report(done, summarise(done, stored_study(done))).read_text()
+    page = write_report(done, summarise(read_recorded(done))).read_text()
     (done / first / "left_out.json").unlink()
     assert f"{first}/left_out.json says what, and why" in page
 

@@ -1,7 +1,9 @@
 import html.parser
 import re
+import shutil
 
 import pytest
+from test_pages import HOSTILE, check_harmless
 
 from orbitset.config import with_settings
 from orbitset.errors import RunError
@@ -30,12 +32,12 @@ def run(tmp_path_factory):
 def test_page_is_self_contained_and_shows_every_part(run):
     page = write_report(run).read_text()
     assert not re.search(r'(src|href)="(?!data:)', page)
-    for text in ("Results", "Accuracy against epochs", "Decoded by OJ", "Orbits", "t-SNE"):
+    for text in ("Results", "Against epochs", "rectified by OJ", "Orbits", "t-SNE"):
         assert text in page
     for text in ("ε-invariant", "Configuration and environment", "5 draws"):
         assert text in page
     names = {path.stem for path in (run / "figures").iterdir()}
-    assert names == {"accuracy", "rectified-OJ", "orbits", "invariance-OJ", "tsne-OJ"}
+    assert names == {"accuracy", "rectified", "orbits", "invariance-OJ", "tsne"}
 
 
 def test_page_is_well_formed(run):
@@ -51,6 +53,43 @@ def test_page_is_well_formed(run):
 
     Parser().feed(write_report(run).read_text())
     assert open_tags == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_in_a_run_folder_are_only_text(run, tmp_path, text):
+    """As somebody may send it: every text in the folder is a stranger's, also where a number belongs."""
+    shutil.copytree(run.path, tmp_path / "run")
+    stranger = Run(tmp_path / "run")
+    stranger.write_json("config.json", {**run.config, "name": text, "data": text, "cut_down": text})
+    environment = {
+        "device": text,
+        "started_at": text,
+        "commit": text,
+        "seed": text,
+        "x": {text: text},
+    }
+    stranger.write_json("environment.json", environment)
+    results = run.read_json("results.json")
+    for row in results["rows"]:
+        row |= {
+            "repeated": text,
+            "method": text,
+            "cut_down": text,
+            "test": text,
+            "p_corrected": 0.01,
+        }
+    results["protocol"] |= {"how": text, "label": text}
+    stranger.write_json("results.json", results)
+    check_harmless(write_report(stranger).read_text())
+
+
+def test_a_seed_that_is_no_number_is_refused(run, tmp_path):
+    shutil.copytree(run.path, tmp_path / "run")
+    Run(tmp_path / "run").write_json(
+        "config.json", {**run.config, "seed": "<script>alert(1)</script>"}
+    )
+    with pytest.raises(RunError, match="config.json cannot be used: seed is"):
+        write_report(Run(tmp_path / "run"))
 
 
 def test_unfinished_run_is_an_error_that_says_how_to_go_on(tmp_path):

@@ -10,7 +10,8 @@ from orbitset.config import to_dict, with_settings
 from orbitset.errors import ConfigError, RunError
 from orbitset.protocols import OneShot, Pairs
 from orbitset.recipes.affine_images import affine_digits
-from orbitset.results.comparison import compare, write_comparison
+from orbitset.report.comparison import write_comparison
+from orbitset.results.comparison import compare
 from orbitset.run_folder import Run
 
 SPLITS, EVALUATIONS = 5, 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orbitset.results.significance import format_p, over_seeds, paired_tests, score_row
+from orbitset.results.significance import over_seeds, paired_tests, score_row
 from orbitset.results.stopping import Scores
 
 SPLITS = 10
@@ -18,26 +18,6 @@ def made_up(seed, mean=0.5, *, seeds=3, splits=SPLITS, repeated="splits"):
 @pytest.fixture
 def scores():
     return {"OJ": made_up(0, 0.7), "OE": made_up(1, 0.6), "AE": made_up(2, 0.69)}
-
-
-@pytest.mark.parametrize(
-    ("p", "text"),
-    [
-        (0.5, "0.5"),
-        (0.0123456, "0.012"),
-        (0.000123, "0.00012"),
-        (1.04e-5, "1e-05"),
-        (1e-6, "1e-06"),
-        (9.99e-7, "< 1e-6"),
-        (2e-9, "< 1e-6"),
-        (0.0, "< 1e-6"),
-        (1.0, "1"),
-        (None, ""),
-        (float("nan"), ""),
-    ],
-)
-def test_p_is_printed_with_two_digits_and_no_smaller_than_a_millionth(p, text):
-    assert format_p(p) == text
 
 
 def corrected_p(a, b, share):

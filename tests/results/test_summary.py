@@ -14,6 +14,7 @@ from orbitset.protocols import OneShot
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.study import Line, Study
 from orbitset.results.curves import mean_curve
+from orbitset.results.recorded import read_recorded, read_training
 from orbitset.results.stopping import stopped_scores
 from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
@@ -77,7 +78,7 @@ def _by_hand(scores, label, number=0):
 
 def test_rows_are_means_and_deviations_over_splits_with_seeds_averaged(made):
     run, study, scores = made
-    rows = {(r["method"], r["metric"]): r for r in summarise(run, study)["rows"]}
+    rows = {(r["method"], r["metric"]): r for r in summarise(read_recorded(run, study))["rows"]}
     for label in METHODS:
         for number, metric in enumerate(("accuracy", "accuracy_cosine")):
             row, expected = rows[label, metric], _by_hand(scores, label, number).mean(0)
@@ -95,14 +96,15 @@ def test_rows_are_means_and_deviations_over_splits_with_seeds_averaged(made):
 
 def test_the_untrained_encoder_is_no_stopping_time(made):
     run, _, scores = made
-    found = stopped_scores([Run(run / f"OJ/seed-{seed}") for seed in SEEDS], "accuracy", SPLITS)
+    runs = [read_training(Run(run / f"OJ/seed-{seed}")) for seed in SEEDS]
+    found = stopped_scores(runs, "accuracy", SPLITS)
     np.testing.assert_allclose(found.score_SR, _by_hand(scores, "OJ"))
     assert found.epoch_SR.min() > 0
 
 
 def test_p_is_that_of_the_corrected_t_test_times_three_for_the_papers_three_comparisons(made):
     run, study, scores = made
-    results = summarise(run, study)
+    results = summarise(read_recorded(run, study))
     rows = {r["method"]: r for r in results["rows"] if r["metric"] == "accuracy"}
     ours = _by_hand(scores, "OJ").mean(0)
     for label in ("OT", "OE", "EX"):
@@ -116,7 +118,7 @@ def test_p_is_that_of_the_corrected_t_test_times_three_for_the_papers_three_comp
 
 def test_every_test_is_made_and_corrected_in_both_ways(made):
     run, study, scores = made
-    tests = [t for t in summarise(run, study)["tests"] if t["metric"] == "accuracy"]
+    tests = [t for t in summarise(read_recorded(run, study))["tests"] if t["metric"] == "accuracy"]
     by_hand = {label: _by_hand(scores, label).mean(0) for label in ("OJ", "OT", "OE", "EX")}
     for name in ("paired-t", "corrected-t", "wilcoxon"):
         found = {t["against"]: t for t in tests if t["test"] == name}
@@ -141,14 +143,14 @@ def test_every_test_is_made_and_corrected_in_both_ways(made):
 def test_leaving_a_method_out_makes_the_others_no_more_significant(made):
     run, study, _ = made
     fewer = replace(study, lines=study.lines[:2])
-    found, whole = (summarise(run, one)["tests"][0] for one in (fewer, study))
+    found, whole = (summarise(read_recorded(run, some))["tests"][0] for some in (fewer, study))
     assert found["against"] == whole["against"] == "OT"
     assert found["p_corrected"] == whole["p_corrected"]
 
 
 def test_curves_are_means_over_seeds(made):
     run, _, _ = made
-    runs = [Run(run / f"OJ/seed-{seed}") for seed in SEEDS]
+    runs = [read_training(Run(run / f"OJ/seed-{seed}")) for seed in SEEDS]
     curve = mean_curve(runs)
     assert [point["epoch"] for point in curve] == pytest.approx([0.0, 0.1, 0.2, 0.3])
     assert curve[0]["accuracy"] == {"mean": pytest.approx(0.5), "sd": pytest.approx(0.1), "n": 3}
@@ -162,14 +164,14 @@ def test_a_run_that_lacks_an_evaluation_is_named(made, tmp_path):
     lines = (runs[1] / "metrics.jsonl").read_text().splitlines(keepends=True)
     (runs[1] / "metrics.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(RunError, match="twice: .*seed-1/metrics.jsonl has 3, others have 4"):
-        mean_curve(runs)
+        mean_curve([read_training(run) for run in runs])
 
 
 def test_differences_over_seeds_pair_trainings_of_one_seed(made):
     run, study, scores = made
     found = [
         pair
-        for pair in summarise(run, study)["over_seeds"]
+        for pair in summarise(read_recorded(run, study))["over_seeds"]
         if pair["metric"] == "accuracy" and pair["method"] == "OT-STN"
     ]
     difference = _by_hand(scores, "OT-STN").mean(1) - _by_hand(scores, "OT").mean(1)
@@ -180,9 +182,9 @@ def test_differences_over_seeds_pair_trainings_of_one_seed(made):
 
 def test_time_is_summed_over_seeds(made):
     run, study, _ = made
-    assert summarise(run, study)["seconds"]["OJ"] == 2.0 * EVALUATIONS * len(SEEDS)
+    assert summarise(read_recorded(run, study))["seconds"]["OJ"] == 2.0 * EVALUATIONS * len(SEEDS)
 
 
 def test_results_are_plain_json(made):
     run, study, _ = made
-    json.dumps(summarise(run, study), allow_nan=False)
+    json.dumps(summarise(read_recorded(run, study)), allow_nan=False)

@@ -13,7 +13,7 @@ from orbitset.errors import ConfigError, RunError
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.study import Line, Study
 from orbitset.report import write_report
-from orbitset.results.stored import stored_study
+from orbitset.results.recorded import read_recorded, stored_study
 from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
 from orbitset.runs.study import run_study
@@ -50,7 +50,7 @@ def small_study(methods=("OJ", "OT", "OE", "AE", "OT-STN", "ST-STN"), seeds=(0, 
 def done(tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("study") / "run")
     run_study(small_study(cut_down="cut down: tiny"), run)
-    write_report(run, summarise(run, stored_study(run)))
+    write_report(run, summarise(read_recorded(run)))
     return run
 
 
@@ -99,9 +99,9 @@ def test_an_interrupted_study_goes_on_where_it_was(done, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_study(study, run, progress=Killed())
     with pytest.raises(RunError, match="not finished: 14 of 16 runs are missing"):
-        summarise(run, study)
+        summarise(read_recorded(run, study))
     run_study(study, run, resume=True)
-    assert summarise(run, study)["rows"] == done.read_json("results.json")["rows"]
+    assert summarise(read_recorded(run, study))["rows"] == done.read_json("results.json")["rows"]
 
 
 def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
@@ -241,7 +241,7 @@ def test_damage_is_named_and_nothing_is_overwritten(copied, damage, word):
     before = _contents(copied)
     damage(copied)
     with pytest.raises(RunError, match=word):
-        write_report(copied, summarise(copied, stored_study(copied)))
+        write_report(copied, summarise(read_recorded(copied)))
     changed = {Path("OJ/seed-0/results.json")}
     assert {k: v for k, v in _contents(copied).items() if k not in changed} == before
 
@@ -264,7 +264,7 @@ def test_a_run_in_the_place_of_another_is_refused(copied):
     shutil.rmtree(copied / "OE/seed-0")
     shutil.copytree(copied / "OJ/seed-0", copied / "OE/seed-0")
     with pytest.raises(RunError, match=r"not the run of OE, seed 0.*method: OJ → OE"):
-        summarise(copied, stored_study(copied))
+        summarise(read_recorded(copied))
     with pytest.raises(RunError, match="not the run of OE, seed 0"):
         run_study(stored_study(copied), copied, resume=True)
 
@@ -279,14 +279,14 @@ def test_overwriting_leaves_nothing_of_the_old_study_and_can_be_resumed(copied):
         run_study(new, copied, overwrite=True, progress=Killed())
     assert not (copied / "AE").exists() and not (copied / "OJ/seed-1").exists()
     run_study(new, copied, resume=True)
-    labels = {row["method"] for row in summarise(copied, new)["rows"]}
+    labels = {row["method"] for row in summarise(read_recorded(copied, new))["rows"]}
     assert labels == {"pixels", "untrained", "OJ", "OE", "OJ, as printed"}
 
 
 def test_a_table_can_be_had_before_all_seeds_are_done(copied):
     shutil.rmtree(copied / "OE/seed-1")
     shutil.rmtree(copied / "OJ-at-10/seed-0")
-    results = summarise(copied, stored_study(copied))
+    results = summarise(read_recorded(copied))
     row = next(row for row in results["rows"] if row["method"] == "OJ")
     assert row["seeds"] == 1 and row["seeds_low"] is None
     assert row["cut_down"] == (
@@ -299,7 +299,7 @@ def test_a_table_can_be_had_before_all_seeds_are_done(copied):
 
 def test_a_table_can_be_had_before_a_variant_is_done(copied):
     shutil.rmtree(copied / "OJ-as-printed/seed-1")
-    results = summarise(copied, stored_study(copied))
+    results = summarise(read_recorded(copied))
     rows = {row["method"]: row for row in results["rows"]}
     assert "OJ, as printed" not in rows and rows["OJ"]["seeds"] == 2
     assert rows["OJ"]["cut_down"] == "cut down: tiny; unfinished: without OJ, as printed"
@@ -310,7 +310,7 @@ def test_a_table_can_be_had_before_a_variant_is_done(copied):
 def test_runs_of_different_kinds_are_told_on_the_page(copied):
     environment = Run(copied / "OE/seed-0").read_json("environment.json")
     Run(copied / "OE/seed-0").write_json("environment.json", {**environment, "commit": "other"})
-    results = summarise(copied, stored_study(copied))
+    results = summarise(read_recorded(copied))
     assert sorted(one["runs"] for one in results["environments"]) == [1, 15]
     assert "Not all runs are of one kind" in write_report(copied, results).read_text()
 

@@ -46,8 +46,8 @@ def compare(
     Example: orbitset compare runs/OJ runs/OE --out runs/OJ-OE
     """
     from orbitset.report import tables
+    from orbitset.report.comparison import write_comparison
     from orbitset.results.comparison import compare as compare_runs
-    from orbitset.results.comparison import write_comparison
     from orbitset.run_folder import Run, without_nan
 
     check_choice("--format", table_format, _FORMATS)

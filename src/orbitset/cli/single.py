@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from orbitset.run_folder import Run
 
 RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run.")]
+PackOption = Annotated[
+    Path | None,
+    Option(
+        "--pack",
+        metavar="FOLDER",
+        help="Also write what a study recorded into five files in this folder, without weights.",
+    ),
+]
 _NO_GAIN = "More orbits may help, or a longer training (--epochs), another --method or --encoder."
 
 
@@ -263,20 +271,23 @@ def evaluate(
 
 def report(
     folder: RunFolder,
+    pack_into: PackOption = None,
     as_json: Json = False,
 ) -> None:
-    """Write the tables, figures and page of a run anew, from what is in its folder.
+    """Write the tables, figures and page of a run or a study anew, from what is in its folder.
 
     Example: orbitset report runs/demo
     """
     from orbitset.report import write_report
-    from orbitset.results.stored import stored_study
+    from orbitset.results.recorded import pack, read_recorded
     from orbitset.results.summary import summarise
     from orbitset.run_folder import Run
 
     run = Run(folder).require()
     with run.locked():
-        new = summarise(run, stored_study(run)) if run.kind == "study" else None
-        page = write_report(run, new)
+        recorded = read_recorded(run) if pack_into or run.kind == "study" else None
+        page = write_report(run, None if recorded is None else summarise(recorded))
+        if recorded is not None and pack_into is not None:
+            pack(recorded, pack_into)
     print_results(run.read_json("results.json"), as_json)
     say(f"\nreport: {page}")

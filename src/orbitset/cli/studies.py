@@ -85,6 +85,7 @@ def reproduce(
     from orbitset.recipes.reproduce import EXPERIMENTS, Asked, study_of
     from orbitset.recipes.study import with_changes
     from orbitset.report import write_report
+    from orbitset.results.recorded import read_recorded
     from orbitset.results.summary import summarise
     from orbitset.run_folder import Run
     from orbitset.runs.study import run_study
@@ -119,13 +120,13 @@ def reproduce(
             device=find_device(device),
             progress=default_progress(quiet=quiet),
         )
-        results = summarise(run, study)
+        recorded = read_recorded(run, study)
+        results = summarise(recorded)
         page = write_report(run, results)
     print_results(results, as_json)
-    for path in [run / each / "left_out.json" for each in run.config["runs"]]:
-        if path.is_file():
-            say(f"\nsome of the data could not be used: {path} says what, and why")
-            break
+    trainings = recorded.trainings.values()
+    if lists := [each.file_of("left_out.json") for each in trainings if each.left_out]:
+        say(f"\nsome of the data could not be used: {lists[0]} says what, and why")
     say(f"\nreport: {page}")
 
 
@@ -134,7 +135,7 @@ def begun(name: str, run: "Run") -> "Study":
     from orbitset.errors import ConfigError, DataError, RunError
     from orbitset.recipes.reproduce import Asked, study_of
     from orbitset.recipes.study import changed, extends
-    from orbitset.results.stored import stored_study
+    from orbitset.results.recorded import stored_study
 
     study = stored_study(run)
     if study.name != name:

@@ -44,7 +44,7 @@ def _strokes(labels: Sequence[str]) -> list[tuple[Any, str]]:
 
 
 def accuracy_curves(
-    curves: Sequence[tuple[str, list[dict[str, Any]]]],
+    curves: Sequence[tuple[str, Sequence[dict[str, Any]]]],
     baseline: float | None,
     measure: str = "accuracy",
     name: str = "one-shot accuracy",

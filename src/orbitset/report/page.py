@@ -1,185 +1,337 @@
-"""One self-contained HTML page made from run folders, and the figures it shows as files."""
+"""The page of a run, a demo or a study, made from what was recorded, and the figures it shows as files."""
 
-import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orbitset.config import to_dict
 from orbitset.errors import RunError
 from orbitset.files import write_atomically
-from orbitset.report import figures, parts
-from orbitset.report.faces import faces_page, is_of_pairs
-from orbitset.report.study import own_measures, study_page
+from orbitset.pages import render
+from orbitset.protocols.contract import About
+from orbitset.report import blocks, figures, pictures
+from orbitset.report.blocks import Block, Figures
 from orbitset.report.tables import (
-    format_interval,
-    format_repeats,
-    format_value,
+    BASELINES,
+    about_p,
+    capitalised,
+    format_difference,
+    format_p,
     metric_name,
-    ordered,
+    name_test,
+    score_cells,
     write_tables,
 )
+from orbitset.results.recorded import RecordedStudy, Training, read_recorded, read_training
+from orbitset.results.stopping import about
 from orbitset.run_folder import Run
+
+_STOPPED = (
+    "The checkpoint of each method is chosen on one half of a random split of the test orbits, and scored on "
+    "the other half. The mean and s.d. are over splits, with seeds averaged within each. Other readings of "
+    "OJ keep the settings that were chosen for it. Raw pixels and the untrained encoder need no checkpoint: "
+    "they are scored on all test images, and their s.d. is over draws of the labelled images."
+)
+_STOPPED_BY_PART = (
+    "The checkpoint of each method is chosen for each measure on a part of the data that is neither "
+    "trained on nor scored; “sides swapped” scores that part and chooses on the other. The s.d. is over "
+    "splits of the data, each trained anew, with seeds averaged within each."
+)
+_AT_END = (
+    "Scored at the end of training. The s.d. is over splits of the data, each trained anew, with seeds "
+    "averaged within each; the interval is over seeds."
+)
+_GEOMETRY = (
+    "The paper calls an embedding ε-invariant when images of one orbit lie within squared distance ε and all "
+    "others beyond it: both curves at 1 for one ε. The dotted line is the margin α of the methods that have "
+    "one; that ε = α follows only for codes of bounded length."
+)
+
+
+@dataclass(frozen=True)
+class _Page:
+    """What a page shows."""
+
+    name: str
+    trainings: Mapping[str, Training]
+    """One for each method or line of the table, by its label"""
+    methods: Sequence[str]
+    """The labels of those that figures show"""
+    results: Mapping[str, Any]
+    recorded: RecordedStudy | None
+    note: str | None
+    figures: Figures
+
+    @property
+    def first(self) -> Training:
+        return next(iter(self.trainings.values()))
+
+    @property
+    def protocol(self) -> About:
+        return about(self.first)
+
+    @property
+    def measures(self) -> list[str]:
+        """Those that are drawn against epochs: the protocol's and the user's own."""
+        own = [name.partition(":")[2] for name in self.first.config.measures]
+        return [*self.protocol.curves, *own]
+
+    @property
+    def curves(self) -> Mapping[str, Sequence[dict[str, Any]]]:
+        """Measures against epochs of each method."""
+        if self.recorded is not None:
+            curves: dict[str, Any] = self.results["curves"]
+            return {label: curves[label] for label in self.methods if label in curves}
+        return {label: training.records for label, training in self.trainings.items()}
 
 
 def write_report(run: Run, results: dict[str, Any] | None = None) -> Path:
-    """Draw all figures of a finished run, of the runs inside it or of a study, and write report.html.
+    """Draw all figures of a finished run, of a demo or of a study, and write report.html.
 
     Results are those in the folder, or new ones, which then go there. Nothing is written unless all of it
     could be made.
     """
     run.require().refuse_search("reported")
-    found = run.read_json("results.json") if results is None else results
+    shown = run.read_json("results.json") if results is None else results
     try:
-        figures_of = parts.Figures(_mark(found))
-        if is_of_pairs(run):
-            text = faces_page(run, found, figures_of)
-        elif run.kind == "study":
-            text = study_page(run, found, figures_of)
-        else:
-            inside = run.config.get("runs")
-            runs = [Run(run / name) for name in inside] if inside else [run]
-            text = _page(run, runs, found, figures_of)
+        page = _read(run, shown)
+        text = _render(page)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise RunError(f"{run.path} is damaged: {error!r}") from error
     if results is not None:
         run.write_json("results.json", results)
-    write_tables(run / "tables", found["rows"], found.get("tests", []))
-    for name, content in figures_of.files.items():
+    write_tables(run / "tables", shown["rows"], shown.get("tests", []))
+    for name, content in page.figures.files.items():
         write_atomically(run / "figures" / name, content)
-    page = run / "report.html"
-    write_atomically(page, text.encode())
-    return page
+    path = run / "report.html"
+    write_atomically(path, text.encode())
+    return path
 
 
-def _mark(results: dict[str, Any]) -> str | None:
+def _read(run: Run, results: Mapping[str, Any]) -> _Page:
+    config = run.config
     marks = dict.fromkeys(row.get("cut_down") for row in results["rows"])
-    return "; ".join(filter(None, marks)) or None
-
-
-def _page(run: Run, runs: list[Run], results: dict[str, Any], shown_in: parts.Figures) -> str:
-    title = f"orbitset · {run.config['name']}"
-    sections = [_heading(run, runs), _results(results), _curves(shown_in, runs, results)]
-    sections += [_images(shown_in, each) for each in runs]
-    sections += [_strips(shown_in, runs[0]), _geometry(shown_in, runs), _settings(runs)]
-    return parts.frame(title, sections)
-
-
-def _heading(run: Run, runs: list[Run]) -> str:
-    config, environment = runs[0].config, runs[0].read_json("environment.json")
-    methods = ", ".join(each.config["method"] for each in runs)
-    notes = [run.config.get("note"), runs[0].config.get("cut_down")]
-    if config["evaluation"].get("on") == "validation":
-        notes.append("Scored on validation images; the test images were left out.")
-    return (
-        f"<h1>{html.escape(run.config['name'])}: {html.escape(methods)}</h1>"
-        f'<p class="soft">Data {html.escape(config["data"])}, seed {config["seed"]}, '
-        f"{html.escape(environment['device'])}, {html.escape(environment['started_at'][:10])}, "
-        f"commit {html.escape(environment['commit'] or 'unknown')}</p>"
-        + "".join(parts.note(text) for text in notes)
+    figures_of = Figures("; ".join(filter(None, marks)) or None)
+    recorded = None
+    if run.kind == "study":
+        recorded = read_recorded(run)
+        study, scored = recorded.study, {row["method"] for row in results["rows"]}
+        seed = results["seeds"][0]
+        firsts = {label: study.lines_of(label)[0] for label in study.labels if label in scored}
+        trainings = {label: recorded.trainings[line.path(seed)] for label, line in firsts.items()}
+        methods = [label for label, line in firsts.items() if line.role == "method"]
+    else:
+        singles = [read_training(Run(run / name)) for name in config.get("runs", [""])]
+        trainings = {training.config.method: training for training in singles}
+        methods = list(trainings)
+    return _Page(
+        config["name"], trainings, methods, results, recorded, config.get("note"), figures_of
     )
 
 
-def _results(results: dict[str, Any]) -> str:
-    rows = results["rows"]
-    with_paper = any(row["paper"] is not None for row in rows)
+def _render(page: _Page) -> str:
+    labels = f"{len(page.methods)} methods" if page.recorded else ", ".join(page.methods)
+    environment = page.recorded.environment if page.recorded else page.first.environment
+    config = page.first.config
+    seeds = page.recorded.study.seeds if page.recorded else [config.seed]
+    origin = [
+        *([] if page.recorded else [f"Data {config.data}"]),
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
+        environment["device"],
+        environment["started_at"][:10],
+        f"commit {environment['commit'] or 'unknown'}",
+    ]
+    return render(
+        "report.html",
+        title=f"orbitset · {page.name}",
+        heading=f"{page.name}: {labels}",
+        origin=[capitalised(origin[0]), *origin[1:]],
+        command=environment.get("command") if page.recorded else None,
+        baselines=tuple(BASELINES),
+        blocks=[
+            *_notes(page),
+            *_results(page),
+            *_curves(page),
+            *_geometry(page),
+            *pictures.show(page.trainings, page.methods, page.figures),
+            *_weights(page),
+            *_times(page),
+            *_settings(page),
+        ],
+    )
+
+
+def _notes(page: _Page) -> list[Block]:
+    """What a reader should know before any number."""
+    kinds = page.results.get("environments", [])
+    mixed = "; ".join(
+        f"{kind['runs']} on {kind['device']}, torch {kind['torch']}, commit {kind['commit']}"
+        for kind in kinds
+    )
+    partial = [training for training in page.trainings.values() if training.left_out]
+    lists = [training.file_of("left_out.json") for training in partial]
+    is_validated = getattr(page.first.config.evaluation, "on", "test") == "validation"
+    lost = max((row.get("unanswerable") or 0 for row in page.results["rows"]), default=0)
+    return blocks.notes(
+        page.note,
+        page.figures.cut_down,
+        "Scored on validation images; the test images were left out." if is_validated else None,
+        f"Not all runs are of one kind: {mixed}." if len(kinds) > 1 else None,
+        f"Some of the data could not be used: {lists[0]} says what, and why." if lists else None,
+        f"{lost:,} queries have nothing to find and are not scored." if lost else None,
+    )
+
+
+def _results(page: _Page) -> list[Block]:
+    """A table of scores and one of tests for each measure; those that are not drawn are folded up."""
+    shown = [blocks.heading("Results"), blocks.paragraph(_how(page))]
+    for metric in dict.fromkeys(row["metric"] for row in page.results["rows"]):
+        rows, tests, seeds = (
+            [row for row in page.results.get(kind, []) if row["metric"] == metric]
+            for kind in ("rows", "tests", "over_seeds")
+        )
+        tables = [blocks.table(*score_cells(rows))]
+        tables += [blocks.paragraph(text) for text in about_p(rows)]
+        if tests:
+            tables += [blocks.paragraph(page.results["about_tests"]), _tests(tests)]
+        if seeds:
+            text = "Differences seed by seed say how much another training would change."
+            tables += [blocks.paragraph(text), _over_seeds(seeds)]
+        name = capitalised(metric_name(metric))
+        if metric in page.measures:
+            shown += [blocks.heading(name), *tables]
+        else:
+            shown.append(blocks.details(name, *tables))
+    return shown
+
+
+def _how(page: _Page) -> str:
+    """How codes were judged, and in a study how checkpoints were chosen."""
+    texts = [page.protocol.how]
+    config = page.first.config
+    if excluded := getattr(config.evaluation, "exclude", None):
+        label = page.protocol.label
+        texts.append(f"Left out are images of its {label} with its {' or '.join(excluded)}.")
+    if getattr(config.encoder, "contrast", None) == "local":
+        texts.append("Every encoder sees the local contrast of images; raw pixels are as they are.")
+    if page.recorded is not None:
+        is_stopped = page.protocol.has_swapped_sides
+        by_part = _STOPPED_BY_PART if is_stopped else _AT_END
+        texts.append(_STOPPED if page.protocol.paired_over == "splits" else by_part)
+    return " ".join(texts)
+
+
+def _tests(tests: Sequence[Mapping[str, Any]]) -> Block:
     cells = [
         [
-            row["method"],
-            metric_name(row["metric"]),
-            format_value(row),
-            format_interval(row.get("low"), row.get("high")),
-            format_repeats(row),
-            *([] if not with_paper else ["" if row["paper"] is None else f"{row['paper']:.2f}"]),
+            f"{test['method']} − {test['against']}",
+            name_test(test["test"]),
+            format_difference(test["difference"], test),
+            *(format_p(test[name]) for name in ("p", "p_bonferroni", "p_holm")),
         ]
-        for row in ordered(rows)
+        for test in tests
     ]
-    head = ["method", "metric", "mean ± s.d.", "2.5 – 97.5 %", "repeated"]
-    how = html.escape(results["protocol"]["how"])
-    return f"<h2>Results</h2><p>{how}</p>" + parts.table(
-        [*head, *(["paper"] if with_paper else [])], cells
-    )
+    head = ["difference", "test", "mean (95 %)", "p", "Bonferroni", "Holm"]
+    return blocks.table(head, cells)
 
 
-def _curves(shown_in: parts.Figures, runs: list[Run], results: dict[str, Any]) -> str:
-    """A figure for each measure that the protocol wants to be drawn, and for the user's own."""
-    own = own_measures(runs[0].config)
-    curves = [(each.config["method"], each.records()) for each in runs]
-    cards = []
-    for measure in [*results["protocol"]["curves"], *own]:
+def _over_seeds(pairs: Sequence[Mapping[str, Any]]) -> Block:
+    cells = [
+        [
+            f"{pair['method']} − {pair['against']}",
+            format_difference(pair["mean"], pair),
+            f"{pair['repeats']} seeds",
+        ]
+        for pair in pairs
+    ]
+    return blocks.table(["difference", "mean (95 %)", "over"], cells)
+
+
+def _curves(page: _Page) -> list[Block]:
+    shown = [blocks.heading("Against epochs")]
+    for measure in page.measures:
         pixels = [
             row["mean"]
-            for row in results["rows"]
+            for row in page.results["rows"]
             if (row["method"], row["metric"]) == ("pixels", measure)
         ]
         name = metric_name(measure)
-        drawn = figures.accuracy_curves(curves, pixels[0] if pixels else None, measure, name)
-        caption = f"{name[0].upper()}{name[1:]} during training."
-        if any(record[measure]["sd"] for _, records in curves for record in records):
-            caption += " The band is one s.d. over draws."
-        cards.append(parts.card(shown_in.show(measure, drawn, caption)))
-    return (
-        "<h2>Accuracy against epochs</h2><p>An epoch shows every member of every orbit once.</p>"
-        + "".join(cards)
+        figure = figures.accuracy_curves(
+            list(page.curves.items()), pixels[0] if pixels else None, measure, name
+        )
+        caption = f"{capitalised(name)} during training, on held-out images"
+        if page.recorded is not None:
+            counts = sorted({curve[0][measure]["n"] for curve in page.curves.values()})
+            caption += f", mean over {' or '.join(map(str, counts))} trainings"
+        is_drawn = any(row["repeated"] == "draws" for row in page.results["rows"])
+        over = "draws of the labelled images" if is_drawn else "trainings"
+        has_band = any(point[measure]["sd"] for curve in page.curves.values() for point in curve)
+        caption += f"; the band is one s.d. over {over}." if has_band else "."
+        shown.append(page.figures.show(measure, figure, caption))
+    return shown
+
+
+def _geometry(page: _Page) -> list[Block]:
+    """Codes in the plane for each method and, but for studies, invariance against epsilon."""
+    cards, shown = [], []
+    arrays = {label: page.trainings[label].arrays for label in page.methods}
+    for label, of_method in arrays.items():
+        if "epsilons" in of_method and page.recorded is None:
+            margin = float(of_method["margin"]) if "margin" in of_method else None
+            figure = figures.invariance_curves(of_method, margin, label)
+            caption = "Same-orbit pairs within ε, and other pairs beyond it."
+            cards.append(page.figures.show(f"invariance-{label}", figure, caption))
+    if cards:
+        shown += [blocks.heading("Invariance"), blocks.paragraph(_GEOMETRY), blocks.grid(cards)]
+    points = {label: found for label, found in arrays.items() if "tsne" in found}
+    if points:
+        labels = next(iter(points.values()))["tsne_labels"]
+        figure = figures.tsne_maps([(label, of["tsne"]) for label, of in points.items()], labels)
+        caption = (
+            "Codes of the same held-out images at the end of training, in the plane by t-SNE, coloured by "
+            f"{page.protocol.label}."
+        )
+        shown += [blocks.heading("Codes in the plane"), page.figures.show("tsne", figure, caption)]
+    return shown
+
+
+def _weights(page: _Page) -> list[Block]:
+    if not page.results.get("ratios"):
+        return []
+    caption = (
+        "One seed and a fifth of the length for each point; all other settings, the margin and the learning "
+        "rate among them, are those of OJ. The bars are one s.d. over splits."
     )
+    figure = figures.ratio_curve(page.results["ratios"])
+    title = "Weight of the two terms"
+    return [blocks.heading(title), page.figures.show("ratio", figure, caption)]
 
 
-def _images(shown_in: parts.Figures, each: Run) -> str:
-    method = each.config["method"]
-    arrays = parts.arrays(each)
-    if method not in ("OJ", "OE", "AE") or "rectified" not in arrays:
-        return ""
-    figure = figures.rectification_grid(arrays, "decoded" if method == "AE" else "rectified")
-    what = (
-        "An autoencoder gives back its input; nothing asks it to rectify."
-        if method == "AE"
-        else "Images never seen in training, each under a random transformation."
+def _times(page: _Page) -> list[Block]:
+    if page.recorded is None:
+        return []
+    seconds, study, cells = page.results["seconds"], page.recorded.study, []
+    for label in page.trainings:
+        lines = [line for line in study.lines if line.label == label]
+        done = [
+            training
+            for line in lines
+            for training in page.recorded.finished([line], study.seeds_of(line))
+        ]
+        images = done[0].records[-1]["images"]
+        cells.append([label, f"{images:,}", str(len(done)), f"{seconds[label]:,.0f} s"])
+    text = (
+        "Trainings with their evaluations, summed up though several may have run side by side: "
+        f"{sum(seconds.values()) / 60:.1f} minutes in all, those for curves included."
     )
-    shown = shown_in.show(f"rectified-{method}", figure, what)
-    return f'<h2>Decoded by {method}</h2><div class="card">{shown}</div>'
+    head = ["method", "images per training", "trainings", "time"]
+    return [blocks.heading("Time"), blocks.paragraph(text), blocks.table(head, cells)]
 
 
-def _strips(shown_in: parts.Figures, each: Run) -> str:
-    arrays = parts.arrays(each)
-    if "members" not in arrays:
-        return ""
-    figure = figures.member_strips(arrays["members"])
-    caption = "Members of four orbits never trained on, the canonical one first."
-    shown = shown_in.show("orbits", figure, caption)
-    return f'<h2>Orbits</h2><div class="card">{shown}</div>'
-
-
-def _geometry(shown_in: parts.Figures, runs: list[Run]) -> str:
-    cards = []
-    for each in runs:
-        method, arrays = each.config["method"], parts.arrays(each)
-        if "epsilons" not in arrays:
-            continue
-        margin = float(arrays["margin"]) if "margin" in arrays else None
-        curve = figures.invariance_curves(arrays, margin, method)
-        caption = "Same-orbit pairs within ε, and other pairs beyond it."
-        cards.append(shown_in.show(f"invariance-{method}", curve, caption))
-        if "tsne" in arrays:
-            points = figures.tsne_map(arrays["tsne"], arrays["tsne_labels"], method)
-            caption = (
-                "Codes of images never seen in training, in the plane by t-SNE, coloured by class."
-            )
-            cards.append(shown_in.show(f"tsne-{method}", points, caption))
-    if not cards:
-        return ""
-    body = "".join(f'<div class="card">{card}</div>' for card in cards)
-    return (
-        "<h2>Geometry of the codes</h2><p>The paper calls an embedding ε-invariant when images of one orbit "
-        "lie within squared distance ε and all others beyond it: both curves at 1 for one ε. The dotted "
-        "line is the margin α of the methods that have one; that ε = α follows only for codes of bounded "
-        "length.</p>"
-        f'<div class="pair">{body}</div>'
-    )
-
-
-def _settings(runs: list[Run]) -> str:
-    found = ["<h2>Configuration and environment</h2>"]
-    for each in runs:
-        method = each.config["method"]
-        found.append(parts.details(f"{method}, configuration", each.config))
-        environment = each.read_json("environment.json")
-        found.append(parts.details(f"{method}, environment", environment))
-    return "".join(found)
+def _settings(page: _Page) -> list[Block]:
+    shown = [blocks.heading("Configuration and environment")]
+    for label, training in page.trainings.items():
+        shown.append(blocks.as_json(f"{label}, configuration", to_dict(training.config)))
+        shown.append(blocks.as_json(f"{label}, environment", training.environment))
+    return shown

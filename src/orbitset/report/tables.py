@@ -1,4 +1,4 @@
-"""Rows of figures as tables; every table says what was repeated and how often."""
+"""Rows of scores as tables; every table says what was repeated and how often."""
 
 import csv
 import io
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.files import write_atomically
+from orbitset.results.significance import is_significant
 from orbitset.run_folder import without_nan
 
+_Row = Mapping[str, Any]
 METRIC_NAMES = {
     "accuracy": "one-shot accuracy",
     "auc": "verification AUC",
@@ -32,11 +34,17 @@ _SUFFIXES = {
     "_stopped": ", stopped early on validation images",
     "_cosine": ", cosine",
 }
+_TEST_NAMES = {
+    "corrected-t": "corrected resampled t-test (Nadeau and Bengio)",
+    "paired-t": "paired t-test",
+    "wilcoxon": "Wilcoxon signed-rank test",
+}
 _KEYS = ("method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected")
-_BASELINES = {"pixels": 0, "untrained": 1, "begun with": 1}
+BASELINES = {"pixels": 0, "untrained": 1, "begun with": 1}
 """In the order they are shown, before the methods"""
 _HEADLINE_METRICS = ("accuracy", "auc", "top1")
 _WIDTH = 80
+_SMALLEST_P = 1e-6
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {character: f"${character}$" for character in "<>|"}
@@ -46,10 +54,16 @@ _LATEX = str.maketrans(
 )
 
 
+class Bold(str):
+    """A cell in bold."""
+
+    is_bold = True
+
+
 def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Baselines first, then the methods as they came, one metric after the other."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
-    return sorted(rows, key=lambda r: (metrics.index(r["metric"]), _BASELINES.get(r["method"], 2)))
+    return sorted(rows, key=lambda r: (metrics.index(r["metric"]), BASELINES.get(r["method"], 2)))
 
 
 def metric_name(metric: str) -> str:
@@ -63,44 +77,90 @@ def metric_name(metric: str) -> str:
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
-def format_value(row: Mapping[str, Any]) -> str:
+def capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def name_test(test: str) -> str:
+    """The usual name of a test.
+
+    >>> name_test("paired-t")
+    'paired t-test'
+    """
+    return _TEST_NAMES.get(test, test)
+
+
+def name_correction(correction: str | None) -> str:
+    """
+    >>> name_correction("bonferroni x 3"), name_correction("none")
+    ('Bonferroni-corrected for 3 comparisons', 'not corrected')
+    """
+    how, _, count = (correction or "none").partition(" x ")
+    if how == "none":
+        return "not corrected"
+    return f"{how.capitalize()}-corrected for {count} comparison{'s' if count != '1' else ''}"
+
+
+def about_p(rows: Sequence[_Row]) -> list[str]:
+    """Which test the p beside the scores is of.
+
+    >>> about_p([{"p_corrected": 0.01, "test": "paired-t", "correction": "bonferroni x 3"}])
+    ['p: paired t-test, Bonferroni-corrected for 3 comparisons; p < 0.05 is bold.']
+    """
+    tested = [row for row in rows if row.get("p_corrected") is not None and row.get("test")]
+    texts = (f"p: {name_test(r['test'])}, {name_correction(r.get('correction'))}" for r in tested)
+    return [f"{text}; p < 0.05 is bold." for text in dict.fromkeys(texts)]
+
+
+def format_value(row: _Row) -> str:
     """
     >>> format_value({"mean": 0.6612, "sd": 0.027}), format_value({"mean": 0.5, "sd": None})
     ('0.661 ± 0.027', '0.500')
     """
-    mean, sd = _number(row["mean"], ".3f"), _number(row["sd"], ".3f")
-    return mean if "–" in (mean, sd) else f"{mean} ± {sd}"
+    mean, sd = (_number(row[name], ".3f") for name in ("mean", "sd"))
+    return f"{mean} ± {sd}" if mean and sd else mean or "–"
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Nothing where there is none.
-
+    """
     >>> format_interval(0.25, 0.5), format_interval(None, None)
     ('0.250 – 0.500', '')
     """
     return "" if low is None or high is None else f"{low:.3f} – {high:.3f}"
 
 
-def format_repeats(row: Mapping[str, Any]) -> str:
+def format_difference(mean: float, interval: _Row) -> str:
+    """
+    >>> format_difference(-0.02, {"low": -0.05, "high": 0.01})
+    '−0.020 (−0.050 to +0.010)'
+    """
+    text = f"{mean:+.3f} ({interval['low']:+.3f} to {interval['high']:+.3f})"
+    return text.replace("-", "−")
+
+
+def format_repeats(row: _Row) -> str:
     """
     >>> format_repeats({"n": 100, "repeated": "draws", "seeds": 1})
     '100 draws, 1 seed'
     """
     seeds = f"{row['seeds']} seed{'s' if row['seeds'] != 1 else ''}"
-    is_said = row["n"] == 1 or row["repeated"] == "seeds"
-    return seeds if is_said else f"{row['n']} {row['repeated']}, {seeds}"
+    is_named = row["n"] == 1 or row["repeated"] == "seeds"
+    return seeds if is_named else f"{row['n']} {row['repeated']}, {seeds}"
 
 
 def format_p(p: float | None) -> str:
+    """In bold if it is below 0.05; nothing if there is none.
+
+    >>> format_p(0.000123), format_p(2e-9), format_p(None)
+    ('0.00012', '< 1e-6', '')
     """
-    >>> format_p(0.000123), format_p(None)
-    ('0.00012', '')
-    """
-    number = _number(p, ".2g")
-    return "" if number == "–" else number
+    if p is None or math.isnan(p):
+        return ""
+    text = "< 1e-6" if p < _SMALLEST_P else f"{p:.2g}"
+    return Bold(text) if is_significant(p) else text
 
 
-def format_paper(row: Mapping[str, Any]) -> str:
+def format_paper(row: _Row) -> str:
     """
     >>> format_paper({"paper": 0.66, "paper_sd": 0.027}), format_paper({"paper": 0.66})
     ('0.66 ± 0.027', '0.66')
@@ -111,17 +171,36 @@ def format_paper(row: Mapping[str, Any]) -> str:
     return f"{row['paper']:.2f}" + ("" if sd is None else f" ± {sd:.3f}")
 
 
+def score_cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of one metric, without columns that have nothing in them."""
+    columns = {
+        "method": [row["method"] for row in rows],
+        "mean ± s.d.": [format_value(row) for row in rows],
+        "2.5 – 97.5 %": [format_interval(row.get("low"), row.get("high")) for row in rows],
+        "paper": [format_paper(row) for row in rows],
+        "p": [format_p(row.get("p_corrected")) for row in rows],
+        "95 % over seeds": [
+            format_interval(row.get("seeds_low"), row.get("seeds_high")) for row in rows
+        ],
+        "stopped at epoch": [_number(row.get("epoch"), ".2g") for row in rows],
+        "repeated": [format_repeats(row) for row in rows],
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
+
+
 def text_table(rows: Sequence[dict[str, Any]]) -> str:
     """A plain table for a terminal, one block per metric, no wider than a narrow window."""
     blocks = {
         metric: [(row["method"], _figures(row)) for row in block]
         for metric, block in _by_metric(rows)
     }
-    marks = [textwrap.fill(mark, _WIDTH) for mark in (*_about_p(rows), *_marks(rows))]
+    texts = [text.replace("is bold", "is marked *") for text in about_p(rows)]
+    marks = [textwrap.fill(mark, _WIDTH) for mark in (*texts, *_marks(rows))]
     return "\n\n".join([_aligned(blocks), *marks])
 
 
-def pixels_do_as_well(rows: Sequence[Mapping[str, Any]]) -> str | None:
+def pixels_do_as_well(rows: Sequence[_Row]) -> str | None:
     """At what raw pixels are as good as the trained codes or better, in words; None if at nothing.
 
     >>> print(pixels_do_as_well([
@@ -131,70 +210,71 @@ def pixels_do_as_well(rows: Sequence[Mapping[str, Any]]) -> str | None:
     raw pixels do as well: top-1 retrieval 0.710, OJ 0.690
     """
     pixels = {row["metric"]: row["mean"] for row in rows if row["method"] == "pixels"}
-    found = []
-    for row in rows:
-        metric, mean = row["metric"], row["mean"]
-        if (
-            row["method"] in _BASELINES
-            or metric.removesuffix("_validation") not in _HEADLINE_METRICS
-        ):
-            continue
-        if mean is not None and pixels.get(metric) is not None and mean <= pixels[metric]:
-            found.append(f"{metric_name(metric)} {pixels[metric]:.3f}, {row['method']} {mean:.3f}")
-    return f"raw pixels do as well: {'; '.join(found)}" if found else None
+    better = [
+        f"{metric_name(row['metric'])} {pixels[row['metric']]:.3f}, {row['method']} {row['mean']:.3f}"
+        for row in rows
+        if row["method"] not in BASELINES
+        and row["metric"].removesuffix("_validation") in _HEADLINE_METRICS
+        and None not in (row["mean"], pixels.get(row["metric"]))
+        and row["mean"] <= pixels[row["metric"]]
+    ]
+    return f"raw pixels do as well: {'; '.join(better)}" if better else None
 
 
-def text_tests(tests: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]]) -> str:
+def text_tests(tests: Sequence[_Row], rows: Sequence[dict[str, Any]]) -> str:
     """One method's paired tests against others for a terminal: the mean difference and each test's p.
 
-    Beside stands where each method's own score lies by its seeds (95 %), of which a test over splits knows
-    nothing.
+    Beside them is the interval of each method's own score over its seeds (95 %), of which a test over splits
+    knows nothing.
     """
     names = list(dict.fromkeys(test["test"] for test in tests))
     has_seeds = any(row["seeds"] > 1 for row in rows)
-    over_seeds = f"{'score over seeds':>18}" if has_seeds else ""
-    head = "difference" + "".join(f"{name:>12}" for name in names) + over_seeds
+    head = "difference" + "".join(f"{name:>12}" for name in names)
+    head += f"{'score over seeds':>18}" * has_seeds
     blocks: dict[str, list[tuple[str, str]]] = {}
     for metric, block in _by_metric(rows):
         blocks[metric] = [("", head)]
         for row in block:
-            found = [t for t in tests if (t["metric"], t["against"]) == (metric, row["method"])]
-            if not found and not has_seeds:
+            own = {
+                t["test"]: t
+                for t in tests
+                if (t["metric"], t["against"]) == (metric, row["method"])
+            }
+            if not own and not has_seeds:
                 continue
-            difference = f"{found[0]['difference']:+.3f}" if found else ""
+            difference = f"{next(iter(own.values()))['difference']:+.3f}" if own else ""
             cells = f"{difference:>10}"
             for name in names:
-                p = [_number(t["p_corrected"], ".2g") for t in found if t["test"] == name]
-                cells += f"{''.join(p):>12}"
-            if has_seeds:
-                interval = format_interval(row.get("seeds_low"), row.get("seeds_high"))
-                cells += f"{interval or '–':>18}"
-            blocks[metric].append((row["method"], cells))
+                cells += f"{format_p(own[name]['p_corrected']) if name in own else '':>12}"
+            interval = format_interval(row.get("seeds_low"), row.get("seeds_high")) or "–"
+            blocks[metric].append((row["method"], cells + f"{interval:>18}" * has_seeds))
     return _aligned(blocks)
 
 
-def tests_heading(tests: Sequence[Mapping[str, Any]]) -> str:
-    """Which way the differences go, and what p was corrected for.
+def tests_heading(tests: Sequence[_Row]) -> str:
+    r"""Which way the differences go, and what p was corrected for.
 
     >>> test = {"method": "OJ", "repeats": 10, "repeated": "splits", "correction": "bonferroni x 3"}
     >>> tests_heading([test])
-    'OJ minus each other, paired over 10 splits; p corrected, bonferroni x 3'
+    'OJ minus each other, paired over 10 splits.\np: Bonferroni-corrected for 3 comparisons.'
     """
     first = tests[0]
-    how = "p as it is" if first["correction"] == "none" else f"p corrected, {first['correction']}"
     over = f"{first['repeats']} {first['repeated']}"
-    return f"{first['method']} minus each other, paired over {over}; {how}"
+    how = name_correction(first["correction"])
+    return f"{first['method']} minus each other, paired over {over}.\np: {how}."
 
 
 def markdown_table(rows: Sequence[dict[str, Any]]) -> str:
     """Tables for a text such as a README, one per metric."""
     parts = []
     for metric, block in _by_metric(rows):
-        head, *body = _cells(block)
+        head, body = score_cells(block)
         lines = [f"| {' | '.join(map(_markdown, cells))} |" for cells in (head, *body)]
         lines.insert(1, "|" + " --- |" * len(head))
-        marks = [part for mark in _marks(block) for part in ("", _markdown(mark))]
-        parts.append("\n".join([f"**{_markdown(metric_name(metric))}**", "", *lines, *marks]))
+        notes = [
+            part for note in (*about_p(block), *_marks(block)) for part in ("", _markdown(note))
+        ]
+        parts.append("\n".join([f"**{_markdown(metric_name(metric))}**", "", *lines, *notes]))
     return "\n\n".join(parts)
 
 
@@ -204,17 +284,17 @@ def latex_table(rows: Sequence[dict[str, Any]]) -> str:
     for metric, block in _by_metric(rows):
         repeats = "; ".join(dict.fromkeys(format_repeats(row) for row in block))
         caption = f"{metric_name(metric)}: mean ± s.d., repeated: {repeats}."
-        caption = " ".join([caption, *_marks(block)])
-        head, *body = (" & ".join(cell.translate(_LATEX) for cell in row) for row in _cells(block))
+        caption = " ".join([caption, *about_p(block), *_marks(block)])
+        head, body = score_cells(block)
         lines = [
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{caption.translate(_LATEX)}}}",
-            rf"\begin{{tabular}}{{{'l' * (head.count(' & ') + 1)}}}",
+            rf"\begin{{tabular}}{{{'l' * len(head)}}}",
             r"\toprule",
-            rf"{head} \\",
+            rf"{' & '.join(map(_latex, head))} \\",
             r"\midrule",
-            *(rf"{line} \\" for line in body),
+            *(rf"{' & '.join(map(_latex, cells))} \\" for cells in body),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -229,7 +309,7 @@ def csv_table(rows: Sequence[dict[str, Any]]) -> str:
     return _csv(list(columns), ordered(rows))
 
 
-def _csv(columns: list[str], rows: Sequence[Mapping[str, Any]]) -> str:
+def _csv(columns: list[str], rows: Sequence[_Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -237,9 +317,7 @@ def _csv(columns: list[str], rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue().removesuffix("\n")
 
 
-def write_tables(
-    folder: Path, rows: Sequence[dict[str, Any]], tests: Sequence[Mapping[str, Any]] = ()
-) -> None:
+def write_tables(folder: Path, rows: Sequence[dict[str, Any]], tests: Sequence[_Row] = ()) -> None:
     """The same rows as results.md, results.tex, results.csv and results.json; tests as tests.csv."""
     if tests:
         write_atomically(folder / "tests.csv", f"{_csv(list(tests[0]), tests)}\n".encode())
@@ -253,23 +331,13 @@ def write_tables(
         write_atomically(folder / f"results.{suffix}", f"{text}\n".encode())
 
 
-def _about_p(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which of several tests the p beside a score is of.
-
-    >>> _about_p([{"p_corrected": 0.01, "test": "paired-t", "correction": "bonferroni x 3"}])
-    ['p: paired-t, bonferroni x 3']
-    """
-    tested = [row for row in rows if row.get("p_corrected") is not None and row.get("test")]
-    return list(dict.fromkeys(f"p: {row['test']}, {row['correction']}" for row in tested))
-
-
-def _marks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """That figures come from something cut down travels with them."""
+def _marks(rows: Sequence[_Row]) -> list[str]:
+    """That scores come from something cut down travels with them."""
     return list(dict.fromkeys(row["cut_down"] for row in rows if row.get("cut_down")))
 
 
 def _number(value: float | None, form: str) -> str:
-    return "–" if value is None or math.isnan(value) else format(value, form)
+    return "" if value is None or math.isnan(value) else format(value, form)
 
 
 def _by_metric(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -277,53 +345,35 @@ def _by_metric(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[
         yield metric, list(block)
 
 
-def _figures(row: Mapping[str, Any]) -> str:
+def _figures(row: _Row) -> str:
     """A row of the text table, but for the method's name."""
-    said = f"{format_value(row):<14} {format_repeats(row)}"
-    for name, text in (("paper", format_paper(row)), ("p", format_p(row.get("p_corrected")))):
-        said += f"  {name} {text}" if text else ""
-    return said
+    text = f"{format_value(row):<14} {format_repeats(row)}"
+    paper, p = format_paper(row), format_p(row.get("p_corrected"))
+    text += f"  paper {paper}" if paper else ""
+    return text + (f"  p {p}{' *' if isinstance(p, Bold) else ''}" if p else "")
 
 
 def _aligned(blocks: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    """Names and what is said of them in two columns; a name too long for it has a line of its own."""
+    """Names and texts in two columns; a name too long for its column has a line of its own."""
     pairs = [pair for block in blocks.values() for pair in block]
-    room = _WIDTH - 4 - max((len(said) for _, said in pairs), default=0)
+    room = _WIDTH - 4 - max((len(text) for _, text in pairs), default=0)
     width = max([10, *(len(name) + 1 for name, _ in pairs if len(name) <= room)])
     lines = []
     for metric, block in blocks.items():
         lines += ["", metric_name(metric)]
-        for name, said in block:
+        for name, text in block:
             if len(name) >= width:
                 lines += textwrap.wrap(name, _WIDTH, initial_indent="  ", subsequent_indent="  ")
                 name = ""
-            lines.append(f"  {name:<{width}} {said}".rstrip())
+            lines.append(f"  {name:<{width}} {text}".rstrip())
     return "\n".join(lines[1:])
 
 
-def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The head and the rows of one metric; the paper's figures and p only where there are any."""
-    with_paper = any(row["paper"] is not None for row in rows)
-    with_p = any(row.get("p_corrected") is not None for row in rows)
-    with_seeds = any(row.get("seeds_low") is not None for row in rows)
-    tests = dict.fromkeys(
-        ", ".join(filter(None, (row["test"], row.get("correction"))))
-        for row in rows
-        if row.get("test") is not None
-    )
-    head = ["method", "mean ± s.d.", "repeated"]
-    head += ["95 %, seeds"] * with_seeds
-    head += ["paper"] * with_paper + [", ".join(["p", *tests])] * with_p
-    lines = [head]
-    for row in rows:
-        line = [row["method"], format_value(row), format_repeats(row)]
-        interval = format_interval(row.get("seeds_low"), row.get("seeds_high"))
-        line += [interval or "–"] * with_seeds
-        line += [format_paper(row) or "–"] * with_paper
-        line += [_number(row.get("p_corrected"), ".2g")] * with_p
-        lines.append(line)
-    return lines
-
-
 def _markdown(text: str) -> str:
-    return re.sub(r"([\\`*_<|\[\]])", r"\\\1", text).replace("\n", " ")
+    escaped = re.sub(r"([\\`*_<|\[\]])", r"\\\1", text or "–").replace("\n", " ")
+    return f"**{escaped}**" if isinstance(text, Bold) else escaped
+
+
+def _latex(text: str) -> str:
+    escaped = (text or "–").translate(_LATEX)
+    return rf"\textbf{{{escaped}}}" if isinstance(text, Bold) else escaped

@@ -5,26 +5,21 @@ compared: the same test images, labelled sets and splits, so that every test is 
 paired over the halves of their test images, observed ones over seeds.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from orbitset.config import differences, to_dict
 from orbitset.errors import ConfigError, RunError, check_choice
 from orbitset.evaluation.statistics import Correction
-from orbitset.files import remove_parts, write_atomically
-from orbitset.recipes.experiment import Experiment, read_experiment
-from orbitset.report.figures import accuracy_curves
-from orbitset.report.parts import picture
-from orbitset.report.tables import metric_name, write_tables
+from orbitset.recipes.experiment import Experiment
 from orbitset.results.curves import mean_curve
+from orbitset.results.recorded import Training, read_recorded, read_training
 from orbitset.results.row import Row
 from orbitset.results.significance import paired_tests, score_row
 from orbitset.results.stopping import Scores, about, measures_of, scores_of
-from orbitset.run_folder import Run, without_nan
+from orbitset.run_folder import Run
 
 _PROTOCOL = (
     "data:", "orbits.affine.", "orbits.photometric", "orbits.members:", "orbits.canvas_px:",
@@ -36,7 +31,6 @@ _ABSENT = "–"
 """The value of a setting that a configuration does not have"""
 _SHORT = 32
 """Longest description of a group in its label"""
-_WRITTEN = {"results.md", "results.tex", "results.csv", "results.json", "tests.json"}
 _UNPAIRED = (
     "No test of significance: these are paired over seeds, and every configuration\n"
     "needs the same two or more (--seed 0, --seed 1, …)."
@@ -66,7 +60,7 @@ class _Group:
     """Runs of one configuration, which stands here without its seed."""
 
     config: Experiment
-    runs: list[Run]
+    runs: list[Training]
     seeds: tuple[int, ...]
     """In the order of the runs"""
 
@@ -88,7 +82,7 @@ def compare(
     """
     check_choice("correction", correction, get_args(Correction))
     has_study = any(run.exists and run.kind != "run" for run in runs)
-    singles = [single for run in runs for single in _singles(run)]
+    singles = [single for run in runs for single in _trainings(run)]
     groups = _labelled(_grouped(singles, has_study=has_study))
     if against is not None:
         check_choice("against", against, groups)
@@ -126,67 +120,36 @@ def compare(
     )
 
 
-def write_comparison(out: Path, compared: Compared) -> None:
-    """Write tables, tests.json and curves into a folder that is free for them."""
-    _check_out(out)
-    images = {}
-    for measure in [name for name in compared.curves[0][1][0] if name != "epoch"]:
-        drawn = accuracy_curves(compared.curves, None, measure, metric_name(measure))
-        name = "curves.png" if measure == "accuracy" else f"curves-{measure}.png"
-        images[name] = picture(drawn, compared.rows[0].cut_down)
-    content = without_nan(
-        {name: getattr(compared, name) for name in ("tests", "about_tests", "differences")}
-    )
-    text = json.dumps(content, indent=2, allow_nan=False)
-    # first what marks the folder as ours, lest a kill leave one that is refused ever after
-    write_atomically(out / "tests.json", f"{text}\n".encode())
-    remove_parts(out)
-    write_tables(out, [row.to_json() for row in compared.rows])
-    for name, image in images.items():
-        write_atomically(out / name, image)
-    for path in out.glob("curves*.png"):
-        if path.name not in images:  # of an earlier comparison
-            path.unlink()
-
-
-def _check_out(out: Path) -> None:
-    """Refuse a folder that holds anything but an earlier comparison; touches nothing."""
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file; choose another folder with --out", is_usage=True)
-    names = {path.name for path in out.glob("[!.]*") if not path.match("curves*.png")}
-    if any(out.glob("[!.]*")) and not ("tests.json" in names and names <= _WRITTEN):
-        raise RunError(
-            f"{out} is not empty and was not written by compare; choose another folder with --out",
-            is_usage=True,
-        )
-
-
-def _singles(run: Run) -> list[Run]:
-    """The run itself, or the runs its folder holds; all finished."""
+def _trainings(run: Run) -> list[Training]:
+    """The training in a folder, or all trainings of a study or a demo; all must be finished."""
     run.require().refuse_search("compared")
-    config = run.config
     if run.kind == "run":
         if not run.has_results:
             hint = f"go on with it: {run.resume_command}"
             raise RunError(f"{run.path} is not finished", hint=hint)
-        return [run]
-    names = config["runs"]
+        return [read_training(run)]
+    names = run.config["runs"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise RunError(
             f"{run / 'config.json'} is damaged: its runs are {names!r}, no list of names"
         )
-    singles = [Run(run / name) for name in names]
-    missing = [name for name, each in zip(names, singles, strict=True) if not each.has_results]
-    if missing:
+    if run.kind == "study":
+        trainings = dict(read_recorded(run).trainings)
+    else:
+        singles = {name: Run(run / name) for name in names}
+        trainings = {
+            name: read_training(each) for name, each in singles.items() if each.has_results
+        }
+    if missing := [name for name in names if name not in trainings]:
         raise RunError(
             f"{run.path} is not finished: {len(missing)} of {len(names)} runs are missing, "
             f"the first is {missing[0]}",
             hint=f"go on with it: {run.resume_command}",
         )
-    return singles
+    return list(trainings.values())
 
 
-def _grouped(runs: Sequence[Run], *, has_study: bool) -> list[_Group]:
+def _grouped(runs: Sequence[Training], *, has_study: bool) -> list[_Group]:
     """Runs of one protocol by their configuration; an error where there are not at least two groups."""
     if len(runs) < 2:
         raise ConfigError(f"give at least two runs to compare, not {len(runs)}")
@@ -211,7 +174,7 @@ def _grouped(runs: Sequence[Run], *, has_study: bool) -> list[_Group]:
             raise ConfigError(
                 f"{config.data} held other images when {run.path} was trained than for {runs[0].path}"
             )
-    groups: dict[Experiment, dict[int, Run]] = {}
+    groups: dict[Experiment, dict[int, Training]] = {}
     for run, config in zip(runs, configs, strict=True):
         seeds = groups.setdefault(replace(config, seed=0), {})
         if config.seed in seeds:
@@ -230,9 +193,9 @@ def _grouped(runs: Sequence[Run], *, has_study: bool) -> list[_Group]:
     ]
 
 
-def _have_other_images(one: Run, other: Run) -> bool:
+def _have_other_images(one: Training, other: Training) -> bool:
     """Whether the images at one place were others, as far as that is known."""
-    known = [run.read_json("environment.json").get("data") for run in (one, other)]
+    known = [run.environment.get("data") for run in (one, other)]
     return None not in known and known[0] != known[1]
 
 
@@ -241,12 +204,9 @@ def _are_paired(groups: Sequence[_Group]) -> bool:
     return len(groups[0].seeds) > 1 and len({group.seeds for group in groups}) == 1
 
 
-def _config(run: Run) -> Experiment:
-    """What the run was asked to do, without what has no part in its scores."""
-    try:
-        config = read_experiment(run.config)
-    except ConfigError as error:
-        raise RunError(f"{run / 'config.json'} cannot be used: {error}") from None
+def _config(training: Training) -> Experiment:
+    """The configuration without what has no part in the scores."""
+    config = training.config
     train = replace(config.train, checkpoint_every_s=0)
     evaluation = config.evaluation
     if hasattr(evaluation, "without_figures"):

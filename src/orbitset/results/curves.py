@@ -6,26 +6,26 @@ from typing import Any
 import numpy as np
 
 from orbitset.errors import RunError
-from orbitset.run_folder import Run
+from orbitset.results.recorded import Training
 
 _SAME_TIME = 1.1
 """Evaluations are of one time if their epochs differ by less: those of two splits need not be equal."""
 
 
 def mean_curve(
-    runs: Sequence[Run], measures: Sequence[str] = ("accuracy",)
+    runs: Sequence[Training], measures: Sequence[str] = ("accuracy",)
 ) -> list[dict[str, Any]]:
     """Epoch and measures at every evaluation, averaged over n runs; the s.d. is the mean of those over draws
     or, where a run has none of its own, over the runs."""
     curve = []
-    counts = {run: len(run.records()) for run in runs}
+    counts = {run: len(run.records) for run in runs}
     most = max(counts.values())
     if short := [f"{run / 'metrics.jsonl'} has {num}" for run, num in counts.items() if num < most]:
         raise RunError(
             f"evaluations are missing, or some are there twice: {', '.join(short)}, others have {most}"
         )
     try:
-        for records in zip(*(run.records() for run in runs), strict=True):
+        for records in zip(*(run.records for run in runs), strict=True):
             epochs = [float(record["epoch"]) for record in records]
             if max(epochs) > _SAME_TIME * min(epochs):
                 raise ValueError(f"{min(epochs):g} and {max(epochs):g}")

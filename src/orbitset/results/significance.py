@@ -5,7 +5,6 @@ that beside the paper's paired t-test stand the Nadeau-Bengio correction, Wilcox
 seeds. Where there is one split, seeds are the repeats.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, get_args
@@ -22,43 +21,12 @@ from orbitset.evaluation.statistics import (
 from orbitset.results.row import Row
 from orbitset.results.stopping import Scores
 
-_SMALLEST_P = 1e-6
-_TEST_NAMES = {
-    "corrected-t": "corrected resampled t-test (Nadeau and Bengio)",
-    "paired-t": "paired t-test",
-    "wilcoxon": "Wilcoxon signed-rank test",
-}
+_LEVEL = 0.05
 
 
-def format_p(p: float | None) -> str:
-    """
-    >>> format_p(0.000123), format_p(2e-9), format_p(None)
-    ('0.00012', '< 1e-6', '')
-    """
-    if p is None or math.isnan(p):
-        return ""
-    return "< 1e-6" if p < _SMALLEST_P else f"{p:.2g}"
-
-
-def name_test(test: str | None) -> str:
-    """The usual name of a test.
-
-    >>> name_test("paired-t")
-    'paired t-test'
-    """
-    return _TEST_NAMES.get(test or "", test or "")
-
-
-def name_correction(correction: str | None) -> str:
-    """
-    >>> name_correction("bonferroni x 3"), name_correction("none")
-    ('Bonferroni-corrected for 3 comparisons', 'not corrected')
-    """
-    how, _, count = (correction or "none").partition(" x ")
-    if how == "none":
-        return "not corrected"
-    comparisons = f"{count} comparison{'s' if count != '1' else ''}"
-    return f"{how.capitalize()}-corrected for {comparisons}"
+def is_significant(p: float | None) -> bool:
+    """Whether p is below 0.05, by which tables set it in bold."""
+    return p is not None and p < _LEVEL
 
 
 def score_row(

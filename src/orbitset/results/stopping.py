@@ -11,7 +11,7 @@ import torch
 from orbitset.errors import RunError
 from orbitset.evaluation.early_stopping import stop_early
 from orbitset.protocols.contract import About
-from orbitset.run_folder import Run
+from orbitset.results.recorded import Training
 
 
 @dataclass(frozen=True)
@@ -48,27 +48,26 @@ def joined(parts: Sequence[Scores]) -> Scores:
     )
 
 
-def about(run: Run) -> About:
+def about(run: Training) -> About:
     """What a finished run says about the protocol that judged it."""
     try:
-        return About.from_json(run.read_json("results.json")["protocol"])
+        return About.from_json(run.results["protocol"])
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{run / 'results.json'} is damaged: {error!r}") from None
 
 
-def measures_of(run: Run) -> list[str]:
+def measures_of(run: Training) -> list[str]:
     """The measures that a run was scored by."""
-    records = run.records()
-    if not records:
+    if not run.records:
         raise RunError(f"{run / 'metrics.jsonl'} is damaged: it has no records")
     return [
         name
-        for name, value in records[-1].items()
+        for name, value in run.records[-1].items()
         if name != "terms" and isinstance(value, dict) and "mean" in value
     ]
 
 
-def scores_of(runs: Sequence[Run], measure: str, *, is_swapped: bool = False) -> Scores:
+def scores_of(runs: Sequence[Training], measure: str, *, is_swapped: bool = False) -> Scores:
     """Scores of one configuration's runs, a seed each: by early stopping on every split, or at the end of
     training where there are no splits or the measure has no scores on their sides."""
     protocol = about(runs[0])
@@ -81,23 +80,21 @@ def scores_of(runs: Sequence[Run], measure: str, *, is_swapped: bool = False) ->
     )
 
 
-def _num_splits(run: Run, measure: str, *, is_own: bool) -> int:
+def _num_splits(run: Training, measure: str, *, is_own: bool) -> int:
     """How many splits a run was to be scored on: as its protocol was set, or else as its last record has."""
-    evaluation = run.config.get("evaluation")
-    asked = evaluation.get("splits") if is_own and isinstance(evaluation, dict) else None
-    if isinstance(asked, int):
-        return asked
-    records = run.records()
-    record = records[-1].get(measure) if records else None
+    setting = getattr(run.config.evaluation, "splits", None) if is_own else None
+    if isinstance(setting, int):
+        return setting
+    record = run.records[-1].get(measure) if run.records else None
     return len(record.get("va", [])) if isinstance(record, dict) else 0
 
 
-def final_scores(runs: Sequence[Run], measure: str, *, is_bounded: bool = True) -> Scores:
+def final_scores(runs: Sequence[Training], measure: str, *, is_bounded: bool = True) -> Scores:
     """Scores at the end of training, where no part of the data was kept to choose a stopping time on."""
     scores, epochs = [], []
     for run in runs:
         try:
-            end = run.records()[-1]
+            end = run.records[-1]
             scores.append([float(end[measure]["mean"])])
             epochs.append([float(end["epoch"])])
         except (IndexError, KeyError, TypeError, ValueError) as error:
@@ -115,7 +112,7 @@ def check_scores(scores: Iterable[float], file: Path) -> None:
 
 
 def stopped_scores(
-    runs: Sequence[Run], measure: str, splits: int, *, least: int = 2, is_swapped: bool = False
+    runs: Sequence[Training], measure: str, splits: int, *, least: int = 2, is_swapped: bool = False
 ) -> Scores:
     """Scores of one method's runs, a seed each. What there was before training is no stopping time.
 
@@ -139,11 +136,9 @@ def stopped_scores(
     return Scores(np.array(scores), np.array(epochs))
 
 
-def _records(run: Run, measure: str, splits: int, least: int) -> list[dict[str, Any]]:
+def _records(run: Training, measure: str, splits: int, least: int) -> Sequence[dict[str, Any]]:
     """The run's records; refuses what has no scores of so many splits or more, or lost some of them."""
-    name, records = run / "metrics.jsonl", run.records()
-    if not name.read_bytes().endswith(b"\n"):
-        raise RunError(f"{name} is damaged: its last line is cut off")
+    name, records = run / "metrics.jsonl", run.records
     if not all(isinstance(record["step"], int) for record in records):
         raise RunError(f"{name} is damaged: a step is not a whole number")
     if any(not isinstance(record.get(measure), dict) for record in records):

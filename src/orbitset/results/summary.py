@@ -1,5 +1,6 @@
 """What the runs of a study show together, computed from their metrics alone."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,8 +9,8 @@ import numpy as np
 
 from orbitset.errors import RunError
 from orbitset.recipes.methods import is_outside
-from orbitset.recipes.study import Study
 from orbitset.results.curves import mean_curve
+from orbitset.results.recorded import RecordedStudy, Training
 from orbitset.results.row import Row
 from orbitset.results.significance import over_seeds, paired_tests, score_row
 from orbitset.results.stopping import (
@@ -21,7 +22,6 @@ from orbitset.results.stopping import (
     scores_of,
     stopped_scores,
 )
-from orbitset.results.stored import check_run
 from orbitset.run_folder import Run
 
 SWAPPED = "_swapped"
@@ -31,14 +31,12 @@ _AGAINST = ("EX", "OT", "OE")
 _PAIRS = (("OJ", "OE"), ("OJ", "EX"), ("OJ", "OT"), ("OT-STN", "OT"), ("ST-STN", "ST"))
 
 
-def summarise(run: Run, study: Study) -> dict[str, Any]:
+def summarise(recorded: RecordedStudy) -> dict[str, Any]:
     """What results.json holds: of the seeds that are complete, and then marked as unfinished."""
-    for line, seed in study.runs():
-        check_run(study, line, seed, Run(run / line.path(seed)))
-    seeds = _complete_seeds(run, study)
-    labels = [label for label in study.labels if _is_complete(run, study, label, seeds)]
+    study, seeds = recorded.study, _complete_seeds(recorded)
+    labels = [label for label in study.labels if recorded.has_all(study.lines_of(label), seeds)]
     first = study.lines_of(study.labels[0])
-    baselines = [Run(run / line.path(seeds[0])) for line in first]
+    baselines = recorded.finished(first, seeds[:1])
     protocol = about(baselines[0])
     measures = measures_of(baselines[0])
     rows: list[Row] = []
@@ -49,7 +47,7 @@ def summarise(run: Run, study: Study) -> dict[str, Any]:
         for suffix in ("", SWAPPED) if protocol.has_swapped_sides else ("",):
             name, is_swapped = measure + suffix, bool(suffix)
             scores = {
-                label: _scores(run, study, label, seeds, measure, is_swapped=is_swapped)
+                label: _scores(recorded, label, seeds, measure, is_swapped=is_swapped)
                 for label in labels
             }
             new_tests = _tests(scores, protocol.tested_share or 1.0)
@@ -59,7 +57,7 @@ def summarise(run: Run, study: Study) -> dict[str, Any]:
             for label, scored in scores.items():
                 papers = {} if suffix else study.lines_of(label)[0].paper.get(measure, {})
                 rows.append(_beside_paper(score_row(label, name, scored, new_tests), papers))
-    mark = "; ".join(filter(None, [study.cut_down, _unfinished(run, study, seeds)])) or None
+    mark = "; ".join(filter(None, [study.cut_down, _unfinished(recorded, seeds)])) or None
     return {
         "rows": [replace(row, cut_down=mark).to_json() for row in rows],
         "protocol": {"name": first[0].config.protocol, **protocol.to_json()},
@@ -67,19 +65,19 @@ def summarise(run: Run, study: Study) -> dict[str, Any]:
         "tests": tests,
         "about_tests": protocol.about_study,
         "over_seeds": differences,
-        "ratios": _ratios(run, study),
-        "curves": _curves(run, study, seeds, measures),
-        "seconds": _seconds(run, study),
-        "environments": _environments(run, study),
+        "ratios": _ratios(recorded),
+        "curves": _curves(recorded, seeds, measures),
+        "seconds": _seconds(recorded),
+        "environments": _environments(recorded),
     }
 
 
 def _scores(
-    run: Run, study: Study, label: str, seeds: Sequence[int], measure: str, *, is_swapped: bool
+    recorded: RecordedStudy, label: str, seeds: Sequence[int], measure: str, *, is_swapped: bool
 ) -> Scores:
     parts = [
-        scores_of([Run(run / line.path(seed)) for seed in seeds], measure, is_swapped=is_swapped)
-        for line in study.lines_of(label)
+        scores_of(recorded.finished([line], seeds), measure, is_swapped=is_swapped)
+        for line in recorded.study.lines_of(label)
     ]
     return joined(parts)
 
@@ -95,62 +93,52 @@ def _beside_paper(row: Row, paper: Mapping[str, float]) -> Row:
 
 
 def _curves(
-    run: Run, study: Study, seeds: Sequence[int], measures: Sequence[str]
+    recorded: RecordedStudy, seeds: Sequence[int], measures: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """For each method its measures against epochs: from the lines that are there for it, else the table's."""
-    curves = {}
+    curves, study = {}, recorded.study
     for label in study.labels:
         own = [line for line in study.lines if line.label == label and line.role == "curve"]
-        runs = [
-            Run(run / line.path(seed))
-            for line in own or study.lines_of(label)
-            for seed in (study.seeds_of(line) if own else seeds)
-        ]
-        done = [each for each in runs if each.has_results]
+        done = recorded.finished(own or study.lines_of(label), study.seeds[:1] if own else seeds)
         if done:
             curves[label] = mean_curve(done, measures)
     return curves
 
 
-def _complete_seeds(run: Run, study: Study) -> list[int]:
+def _complete_seeds(recorded: RecordedStudy) -> list[int]:
     """Those with which every method was trained; an error if there is none."""
+    study = recorded.study
     methods = [line for line in study.lines if line.role == "method"]
-    complete = [
-        seed
-        for seed in study.seeds
-        if all(Run(run / line.path(seed)).has_results for line in methods)
-    ]
+    complete = [seed for seed in study.seeds if recorded.has_all(methods, [seed])]
     if not complete:
         paths = [line.path(seed) for line, seed in study.runs()]
-        missing = [path for path in paths if not Run(run / path).has_results]
+        missing = [path for path in paths if path not in recorded.trainings]
         raise RunError(
-            f"{run.path} is not finished: {len(missing)} of {len(paths)} runs are missing, "
+            f"{recorded.path} is not finished: {len(missing)} of {len(paths)} runs are missing, "
             f"the first is {missing[0]}",
-            hint=f"go on with it: {run.resume_command}",
+            hint=f"go on with it: {Run(recorded.path).resume_command}",
         )
     return complete
 
 
-def _is_complete(run: Run, study: Study, label: str, seeds: Sequence[int]) -> bool:
-    lines = study.lines_of(label)
-    return all(Run(run / line.path(seed)).has_results for line in lines for seed in seeds)
-
-
-def _unfinished(run: Run, study: Study, seeds: list[int]) -> str | None:
-    parts = []
+def _unfinished(recorded: RecordedStudy, seeds: list[int]) -> str | None:
+    """In words, what is missing."""
+    study, parts = recorded.study, []
     if len(seeds) < len(study.seeds):
         parts.append(f"{len(seeds)} of {len(study.seeds)} seeds")
     parts += [
-        f"without {label}" for label in study.labels if not _is_complete(run, study, label, seeds)
+        f"without {label}"
+        for label in study.labels
+        if not recorded.has_all(study.lines_of(label), seeds)
     ]
-    points = [line for line in study.lines if line.role == "point"]
-    done = sum(Run(run / line.path(study.seeds[0])).has_results for line in points)
-    if done < len(points):
-        parts.append(f"{done} of {len(points)} points of the curve over weights")
-    curves = [line for line in study.lines if line.role == "curve"]
-    done = sum(Run(run / line.path(study.seeds[0])).has_results for line in curves)
-    if done < len(curves):
-        parts.append(f"{done} of {len(curves)} trainings for the curves")
+    for role, what in (
+        ("point", "points of the curve over weights"),
+        ("curve", "trainings for the curves"),
+    ):
+        lines = [line for line in study.lines if line.role == role]
+        done = len(recorded.finished(lines, study.seeds[:1]))
+        if done < len(lines):
+            parts.append(f"{done} of {len(lines)} {what}")
     return f"unfinished: {'; '.join(parts)}" if parts else None
 
 
@@ -171,7 +159,7 @@ def _tests(scores: Mapping[str, Scores], tested_share: float) -> list[dict[str, 
     return paired_tests("OJ", compared, comparisons=comparisons, tested_share=tested_share)
 
 
-def _baselines(runs: Sequence[Run], measure: str, *, is_bounded: bool) -> list[Row]:
+def _baselines(runs: Sequence[Training], measure: str, *, is_bounded: bool) -> list[Row]:
     """Raw pixels and the untrained encoder: nothing is stopped there, so they are scored on all test images.
 
     Where the data is split in several ways, the mean and s.d. over them.
@@ -180,7 +168,7 @@ def _baselines(runs: Sequence[Run], measure: str, *, is_bounded: bool) -> list[R
     for number, run in enumerate(runs):
         name = run / "results.json"
         try:
-            for row in map(Row.from_json, run.read_json("results.json")["rows"]):
+            for row in map(Row.from_json, run.results["rows"]):
                 if row.method in rows and row.metric == measure:
                     if is_bounded:
                         check_scores([float(row.mean)], name)
@@ -200,13 +188,14 @@ def _mean_row(rows: list[Row]) -> Row:
     return replace(rows[0], mean=mean, sd=sd, n=len(rows), repeated="splits")
 
 
-def _ratios(run: Run, study: Study) -> list[dict[str, Any]]:
+def _ratios(recorded: RecordedStudy) -> list[dict[str, Any]]:
+    """The points of the curve over the weights of the two terms."""
     points = []
-    for line in study.lines:
-        single = Run(run / line.path(study.seeds[0]))
-        if line.role != "point" or not single.has_results:
+    for line in recorded.study.lines:
+        done = recorded.finished([line], recorded.study.seeds[:1])
+        if line.role != "point" or not done:
             continue
-        scores = stopped_scores([single], "accuracy", line.config.evaluation.splits)
+        scores = stopped_scores(done, "accuracy", line.config.evaluation.splits)
         row = score_row(line.label, "accuracy", scores)
         loss = line.config.loss
         ratio = loss.rectify_weight / loss.discriminate_weight
@@ -214,33 +203,31 @@ def _ratios(run: Run, study: Study) -> list[dict[str, Any]]:
     return points
 
 
-def _seconds(run: Run, study: Study) -> dict[str, float]:
+def _seconds(recorded: RecordedStudy) -> dict[str, float]:
     """How long the trainings took, evaluations included, by line of the table."""
-    seconds = dict.fromkeys((line.label for line in study.lines), 0.0)
-    for line, seed in study.runs():
-        for record in Run(run / line.path(seed)).records("timing.jsonl"):
-            seconds[line.label] += float(record.get("elapsed_s", 0.0))
+    seconds = dict.fromkeys((line.label for line in recorded.study.lines), 0.0)
+    for line, seed in recorded.study.runs():
+        for training in recorded.finished([line], [seed]):
+            for record in training.times:
+                seconds[line.label] += float(record.get("elapsed_s", 0.0))
     return {label: round(total, 1) for label, total in seconds.items()}
+
+
+def _environments(recorded: RecordedStudy) -> list[dict[str, Any]]:
+    """Each combination of commit, device and torch that trained some of it, and how many runs."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for training in recorded.trainings.values():
+        environment = training.environment
+        try:
+            counts.update(
+                dict.fromkeys(map(_kind, [environment, *environment.get("resumed", [])]), 1)
+            )
+        except (AttributeError, TypeError):
+            raise RunError(f"{training / 'environment.json'} is damaged") from None
+    names = ("commit", "device", "torch")
+    return [{**dict(zip(names, kind, strict=True)), "runs": n} for kind, n in counts.items()]
 
 
 def _kind(environment: Mapping[str, Any]) -> tuple[str, ...]:
     torch_version = environment.get("versions", {}).get("torch")
     return str(environment.get("commit")), str(environment.get("device")), str(torch_version)
-
-
-def _environments(run: Run, study: Study) -> list[dict[str, Any]]:
-    """Each combination of commit, device and torch that trained some of it, and how many runs."""
-    found: dict[tuple[str, ...], int] = {}
-    for line, seed in study.runs():
-        each = Run(run / line.path(seed))
-        if not each.has_results:
-            continue
-        environment = each.read_json("environment.json")
-        try:
-            parts = [environment, *environment.get("resumed", [])]
-            for key in dict.fromkeys(map(_kind, parts)):
-                found[key] = found.get(key, 0) + 1
-        except (AttributeError, TypeError):
-            raise RunError(f"{each / 'environment.json'} is damaged") from None
-    names = ("commit", "device", "torch")
-    return [{**dict(zip(names, key, strict=True)), "runs": count} for key, count in found.items()]

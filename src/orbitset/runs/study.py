@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from orbitset.errors import ConfigError, RunError
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.study import Line, Study, changed, extends
-from orbitset.results.stored import check_run, stored_study
+from orbitset.results.recorded import read_recorded, stored_study
 from orbitset.run_folder import Run
 from orbitset.runs.overall import Overall
 from orbitset.runs.prepare import open_images
@@ -77,12 +77,11 @@ class _Trainings:
     def __init__(self, study: Study, run: Run, progress: Progress) -> None:
         self._left: list[_Job] = []
         planned = study.runs()
+        finished = read_recorded(run, study).trainings
         for index, (line, seed) in enumerate(planned):
-            each = Run(run / line.path(seed))
-            check_run(study, line, seed, each)
-            # recorded runs come without their weights, which nothing here needs again
-            if not each.has_results:
-                self._left.append(_Job(index, line, study.config_of(line, seed), each))
+            path = line.path(seed)
+            if path not in finished:
+                self._left.append(_Job(index, line, study.config_of(line, seed), Run(run / path)))
         done = set(range(len(planned))) - {job.index for job in self._left}
         self.overall = Overall(progress, [line.config.train.epochs for line, _ in planned], done)
 
