@@ -1,7 +1,9 @@
 """The settings of each method's loss, `loss.…` in a configuration, and the objective that they describe."""
 
-from dataclasses import dataclass
-from typing import Any, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import partial
+from typing import Any, get_args, get_type_hints
 
 from torch import nn
 
@@ -29,103 +31,36 @@ class LossContext:
     """The mean squared distance of two random codes; None if the codes have no norm"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReconstructionSettings:
-    """Autoencoder."""
-
-    reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        check_choice("loss.reduction", self.reduction, get_args(Reduction))
-
-    def build(self, context: LossContext) -> nn.Module:
-        return Autoencoder(reduction=self.reduction)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExemplarSettings:
-    """Exemplar loss, which has no settings of its own."""
-
-    def build(self, context: LossContext) -> nn.Module:
-        return Exemplar(code_size=context.code_size, num_orbits=context.num_orbits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RectifySettings:
-    """Orbit encode: the rectify term alone."""
-
-    rectify_weight: float = 1.0
-    """lambda2 of the paper"""
-    scale: Scale = "as-printed"
-    """Divide the rectify term by the code size, as printed, or by the number of pixels"""
-    reduction: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        _check_terms(self)
-
-    def build(self, context: LossContext) -> nn.Module:
-        return OrbitJoint(
-            discriminate_weight=0,
-            rectify_weight=self.rectify_weight,
-            scale=self.scale,
-            reduction=self.reduction,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TripletSettings:
-    """Supervised triplet: the triplet term with classes in place of orbits."""
-
-    margin: float | None = replacing("margin_fraction", None)
-    """Required gap between squared distances; null: by margin_fraction"""
-    margin_fraction: float | None = replacing("margin", None)
-    """The margin as a fraction of the usual squared distance of two codes; 0.125 if neither is set"""
-    reduction: Reduction = "mean"
-    mining: Variant = "semihard-else-farthest"
-
-    def __post_init__(self) -> None:
-        _check_terms(self)
-
-    def build(self, context: LossContext) -> nn.Module:
-        return SupervisedTriplet(
-            margin=margin_of(self, context.usual_distance),
-            reduction=self.reduction,
-            mining=self.mining,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrbitTripletSettings:
-    """Orbit triplet: the discriminate term alone."""
-
-    margin: float | None = replacing("margin_fraction", None)
-    """Required gap between squared distances; null: by margin_fraction"""
-    margin_fraction: float | None = replacing("margin", None)
-    """The margin as a fraction of the usual squared distance of two codes; 0.125 if neither is set"""
-    discriminate_weight: float = 1.0
-    """lambda1 of the paper"""
-    scale: Scale = "as-printed"
-    """Divide the discriminate term by the number of pixels, as printed, or by the code size"""
-    reduction: Reduction = "mean"
-    mining: Variant = "semihard-else-farthest"
-
-    def __post_init__(self) -> None:
-        _check_terms(self)
-
-    def build(self, context: LossContext) -> nn.Module:
-        return OrbitJoint(
-            margin=margin_of(self, context.usual_distance),
-            discriminate_weight=self.discriminate_weight,
-            rectify_weight=0,
-            scale=self.scale,
-            reduction=self.reduction,
-            mining=self.mining,
+def _check(settings: Any) -> None:
+    """Check the ranges of the settings that a dataclass has."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    for name, kind in (("reduction", Reduction), ("scale", Scale)):
+        if name in values:
+            check_choice(f"loss.{name}", values[name], get_args(kind))
+    for name in ("discriminate_weight", "rectify_weight"):
+        if not values.get(name, 1.0) > 0:
+            raise ConfigError(
+                f"loss.{name} is {values[name]}; give a number above 0 "
+                "(OT has no rectify term, OE no discriminate term)"
+            )
+    if "margin" not in values:
+        return
+    check_variant(values["mining"])
+    margin, fraction = values["margin"], values["margin_fraction"]
+    if None not in (margin, fraction):
+        raise ConfigError("loss.margin and loss.margin_fraction contradict each other; set one")
+    if margin is not None and not margin > 0:
+        raise ConfigError(f"loss.margin is {margin}; give a number above 0")
+    if fraction is not None and not 0 < fraction <= 2:
+        raise ConfigError(
+            f"loss.margin_fraction is {fraction}; give a number above 0 and at most 2, "
+            "beyond which no two codes lie"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrbitJointSettings:
-    """Orbit joint: discriminate and rectify."""
+    """Orbit joint: discriminate and rectify. Other methods have a part of these settings."""
 
     margin: float | None = replacing("margin_fraction", None)
     """Required gap between squared distances; null: by margin_fraction"""
@@ -136,22 +71,65 @@ class OrbitJointSettings:
     rectify_weight: float = 1.0
     """lambda2 of the paper"""
     scale: Scale = "as-printed"
-    """Divide the terms as printed, or each by its own dimension"""
+    """What the terms are divided by: as printed, discriminate by the number of pixels and rectify by the code
+    size, or each by its own dimension"""
     reduction: Reduction = "mean"
     mining: Variant = "semihard-else-farthest"
 
     def __post_init__(self) -> None:
-        _check_terms(self)
+        _check(self)
 
     def build(self, context: LossContext) -> nn.Module:
-        return OrbitJoint(
-            margin=margin_of(self, context.usual_distance),
-            discriminate_weight=self.discriminate_weight,
-            rectify_weight=self.rectify_weight,
-            scale=self.scale,
-            reduction=self.reduction,
-            mining=self.mining,
-        )
+        return OrbitJoint(**_numbers(self, context))
+
+
+def _part(name: str, settings: tuple[str, ...], build: Callable[..., nn.Module]) -> type:
+    """A dataclass with some of the settings of orbit joint, and another objective."""
+    types = get_type_hints(OrbitJointSettings)
+    joint = {field.name: field for field in fields(OrbitJointSettings)}
+    own = [
+        (setting, types[setting], field(default=old.default, metadata=old.metadata))
+        for setting, old in joint.items()
+        if setting in settings
+    ]
+    methods = {
+        "__module__": __name__,
+        "__post_init__": _check,
+        "build": lambda self, context: build(**_numbers(self, context)),
+    }
+    return make_dataclass(name, own, frozen=True, kw_only=True, namespace=methods)
+
+
+_TRIPLETS = ("margin", "margin_fraction", "reduction", "mining")
+OrbitTripletSettings = _part(
+    "OrbitTripletSettings",
+    (*_TRIPLETS, "discriminate_weight", "scale"),
+    partial(OrbitJoint, rectify_weight=0),
+)
+RectifySettings = _part(
+    "RectifySettings",
+    ("rectify_weight", "scale", "reduction"),
+    partial(OrbitJoint, discriminate_weight=0),
+)
+TripletSettings = _part("TripletSettings", _TRIPLETS, SupervisedTriplet)
+ReconstructionSettings = _part("ReconstructionSettings", ("reduction",), Autoencoder)
+
+
+@dataclass(frozen=True)
+class ExemplarSettings:
+    """Exemplar has no settings of its own."""
+
+    def build(self, context: LossContext) -> nn.Module:
+        return Exemplar(code_size=context.code_size, num_orbits=context.num_orbits)
+
+
+def _numbers(settings: Any, context: LossContext) -> dict[str, Any]:
+    """The settings as the objective takes them, with one margin."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    if "margin" in values:
+        del values["margin_fraction"]
+        values["margin"] = margin_of(settings, context.usual_distance)
+    return values
 
 
 def build_loss(settings: Any, context: LossContext, classify_weight: float = 0.0) -> nn.Module:
@@ -184,29 +162,3 @@ def margin_of(settings: Any, usual_distance: float | None) -> float:
         return MARGIN_WITHOUT_NORM
     fraction = MARGIN_FRACTION if settings.margin_fraction is None else settings.margin_fraction
     return float(fraction * usual_distance)
-
-
-def _check_terms(settings: Any) -> None:
-    """Check the ranges of the settings that a dataclass has."""
-    check_choice("loss.reduction", settings.reduction, get_args(Reduction))
-    if hasattr(settings, "scale"):
-        check_choice("loss.scale", settings.scale, get_args(Scale))
-    for name in ("discriminate_weight", "rectify_weight"):
-        if not getattr(settings, name, 1.0) > 0:
-            raise ConfigError(
-                f"loss.{name} is {getattr(settings, name)}; give a number above 0 "
-                "(OT has no rectify term, OE no discriminate term)"
-            )
-    if not hasattr(settings, "margin"):
-        return
-    check_variant(settings.mining)
-    margin, fraction = settings.margin, settings.margin_fraction
-    if None not in (margin, fraction):
-        raise ConfigError("loss.margin and loss.margin_fraction contradict each other; set one")
-    if margin is not None and not margin > 0:
-        raise ConfigError(f"loss.margin is {margin}; give a number above 0")
-    if fraction is not None and not 0 < fraction <= 2:
-        raise ConfigError(
-            f"loss.margin_fraction is {fraction}; give a number above 0 and at most 2, "
-            "beyond which no two codes lie"
-        )
