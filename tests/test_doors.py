@@ -36,6 +36,16 @@ def purity(codes, labels):
     nearest = torch.cdist(codes, codes).fill_diagonal_(float("inf")).argmin(1)
     return (labels[nearest] == labels).float().mean()
 '''
+SOURCES = """
+import numpy as np
+
+def images():
+    rng = np.random.default_rng(0)
+    things = rng.integers(0, 256, (8, 1, 1, 16, 16), dtype=np.uint8)
+    noise = rng.integers(0, 20, (8, 2, 3, 16, 16), dtype=np.uint8)
+    thing, place = np.repeat(np.arange(8), 6), np.tile(np.repeat(np.arange(2), 3), 8)
+    return (things // 2 + noise).reshape(-1, 16, 16), {"thing": thing, "place": place}
+"""
 PROTOCOLS = """
 from dataclasses import dataclass
 
@@ -231,3 +241,19 @@ def test_a_protocol_of_ones_own_judges_reports_and_evaluates(
     assert [row["mean"] for row in again] == [rows[-1]["mean"]]
     wrong = orbitset(*train, "--set", "evaluation.draws=3", "--overwrite")
     fails(wrong, 2, "does not use evaluation.draws")
+
+
+def test_images_of_ones_own_are_checked_trained_on_and_evaluated(
+    folder, started, rows_of, orbitset, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    write(folder, "my_sources.py", SOURCES)
+    assert "48" in orbitset("data", "check", "my_sources:images", "--orbit", "thing,place").stdout
+    orbits = ["--orbit", "thing,place", "--label", "thing", "--test", "thing=6,7"]
+    train = ["train", "my_sources:images", *orbits, *TINY, "--epochs", "1", "-q", "-o", "run"]
+    rows = started(*train)
+    assert methods_in(rows, "auc") == ["pixels", "untrained", "OJ"]
+    assert json.loads((folder / "run/config.json").read_text())["data"] == "my_sources:images"
+    assert rows_of("train", "--resume", "-o", "run", *TRUST) == rows_of("report", "run") == rows
+    again = {row["metric"]: row["mean"] for row in rows_of("evaluate", "run", *TRUST)}
+    assert again["auc"] == [row["mean"] for row in rows if row["metric"] == "auc"][-1]

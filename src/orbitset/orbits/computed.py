@@ -6,7 +6,7 @@ are drawn anew each time they are looked at. Both depend on the seed alone, not 
 Shapes: N orbits, M members per orbit, B images asked for, C x S x S canvas, Q parameters of a member.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -57,6 +57,10 @@ class OrbitConfig:
             )
         if self.canvas_px < 2:
             raise ConfigError(f"orbits.canvas_px is {self.canvas_px}; give at least 2")
+
+    def showing(self, *, size_px: int, is_colour: bool) -> "OrbitConfig":
+        """The same with images of another size."""
+        return replace(self, canvas_px=size_px, is_colour=is_colour)
 
 
 class AffineOrbits:

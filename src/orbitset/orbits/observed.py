@@ -6,7 +6,7 @@ into it, and threads gather what the next batches show while the device works on
 Shapes: N images, O orbits, B images asked for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -88,6 +88,10 @@ class ObservedConfig:
             raise ConfigError(
                 f"orbits.alike_values is {self.alike_values}, but a batch has {self.orbits_per_batch} orbits"
             )
+
+    def showing(self, *, size_px: int, is_colour: bool) -> "ObservedConfig":
+        """The same with images of another size."""
+        return replace(self, size_px=size_px, is_colour=is_colour)
 
     @property
     def target(self) -> tuple[str, str] | None:

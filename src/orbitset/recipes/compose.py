@@ -26,8 +26,6 @@ from orbitset.encoders.named import check_backbone
 from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError, check_choice
 from orbitset.models.folder import read_description
-from orbitset.orbits.computed import OrbitConfig
-from orbitset.orbits.observed import ObservedConfig
 from orbitset.outside import is_name, trust
 from orbitset.recipes.affine_images import (
     affine_digits,
@@ -109,7 +107,7 @@ class Composed:
 
     def __str__(self) -> str:
         """What was chosen for a user's own images, in words; nothing about a recipe."""
-        if isinstance(self.config.orbits, ObservedConfig):
+        if self.config.is_observed:
             return described_orbits(self.config)
         return described_plain(self.config) if isinstance(self.source, Plain) else ""
 
@@ -250,7 +248,7 @@ def _with_numbers(config: Experiment, request: Request, most_orbits: int | None)
         if request.init is not None:
             raise ConfigError("--init takes the model's network; leave out --encoder beside it")
         settings.insert(0, f"encoder.backbone={request.encoder}")
-    if request.epochs is not None and isinstance(config.orbits, ObservedConfig):
+    if request.epochs is not None and config.is_observed:
         config = evaluated_often(config, request.epochs)
     elif request.epochs is not None:
         settings.insert(0, f"train.epochs={request.epochs}")
@@ -288,11 +286,7 @@ def _beginning_with(config: Experiment, folder: Path) -> Experiment:
         fraction = None if encoder.code_norm == "none" else loss.margin_fraction
         loss = replace(loss, margin=None, margin_fraction=fraction)  # of the other norm's distances
     size_px, is_colour = about.input.size_px, about.input.is_colour
-    orbits: OrbitConfig | ObservedConfig
-    if isinstance(config.orbits, ObservedConfig):
-        orbits = replace(config.orbits, size_px=size_px, is_colour=is_colour)
-    else:
-        orbits = replace(config.orbits, canvas_px=size_px, is_colour=is_colour)
+    orbits = config.orbits.showing(size_px=size_px, is_colour=is_colour)
     init = str(folder.resolve())
     return replace(config, orbits=orbits, init=init, encoder=encoder, loss=loss)
 
