@@ -18,7 +18,7 @@ from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.affine_mnist import affine_mnist
 from orbitset.run_folder import Run
 from orbitset.runs.train import train
-from orbitset.training import fit
+from orbitset.training import TrainConfig, fit
 from orbitset.training.progress import Silent
 
 pytestmark = pytest.mark.gpu
@@ -164,7 +164,7 @@ def test_non_finite_terms_are_named_with_their_exact_step():
 
     batches.batch = batch
     with pytest.raises(Exception, match="'rectify' was not finite at step 7"):
-        fit(model, loss, batches, steps=50, engine="reference")
+        fit(model, loss, batches, steps=50, config=TrainConfig(engine="reference"))
 
 
 def _observed(device, **options):

@@ -45,7 +45,7 @@ def test_an_empty_folder_may_become_a_run(tmp_path):
 def test_paths_may_be_texts_and_name_what_lies_inside(tmp_path):
     run = Run(str(tmp_path))
     assert run / "arrays.npz" == tmp_path / "arrays.npz"
-    assert run.checkpoint == tmp_path / "checkpoint" / "latest.safetensors"
+    assert run.checkpoints == tmp_path / "checkpoint"
 
 
 def test_a_run_is_finished_when_nothing_is_missing(tmp_path):

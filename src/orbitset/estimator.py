@@ -29,6 +29,7 @@ from orbitset.recipes.losses import LossContext, build_loss
 from orbitset.recipes.methods import Method, parse_method
 from orbitset.recipes.outside_loss import method_named, method_of
 from orbitset.recipes.unused import belonging
+from orbitset.training.fit import TrainConfig
 from orbitset.training.fit import fit as train
 
 _ENCODE_BATCH = 512
@@ -140,8 +141,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             loss.to(self.device),
             batches,
             steps=max(1, batches.position_at(self.epochs)),
-            peak_learning_rate=self.learning_rate,
-            precision="float32",
+            config=TrainConfig(learning_rate=self.learning_rate, precision="float32"),
         )
         self.network_.eval()
         self.codes_ = self._encode(images)

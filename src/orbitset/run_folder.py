@@ -35,8 +35,7 @@ PACKED = "trainings.jsonl"
 _WRITTEN = (
     "results.json",
     PACKED,
-    "checkpoint/latest.safetensors",
-    "checkpoint/best.safetensors",
+    *(f"checkpoint/{name}.safetensors" for name in ("latest", "previous", "new")),
     "metrics.jsonl",
     "timing.jsonl",
     "arrays.npz",
@@ -98,13 +97,9 @@ class Run:
         return (self / "results.json").is_file()  # the last thing a training writes
 
     @property
-    def checkpoint(self) -> Path:
-        return self / "checkpoint" / "latest.safetensors"
-
-    @property
-    def best_weights(self) -> Path:
-        """Of the best evaluation so far, while training."""
-        return self / "checkpoint" / "best.safetensors"
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints, while training."""
+        return self / "checkpoint"
 
     @property
     def kind(self) -> Kind:

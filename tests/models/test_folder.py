@@ -146,7 +146,7 @@ def test_a_damaged_description_is_refused(copy, content, reason):
         (["network", "has_transformer"], True, "describes no network: .* too small"),
         (["trained"], {}, "is damaged: the setting trained.name is missing"),
         (["calibration", "auc"], float("nan"), "is damaged: calibration.auc is nan"),
-        (["id"], "0" * 16, r"model.json says 0{16}: they do not belong together"),
+        (["id"], "0" * 16, r"model.json says 0{16}: one of them is damaged, or"),
     ],
 )
 def test_a_description_of_something_else_is_refused(copy, place, value, reason):

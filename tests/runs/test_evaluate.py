@@ -2,8 +2,10 @@ import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import orbitset
 from orbitset.config import with_settings
 from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, RunError
@@ -11,6 +13,7 @@ from orbitset.protocols import Numbers
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.experiment import read_experiment
 from orbitset.recipes.own_images import OrbitOptions, observed_images
+from orbitset.results.recorded import read_training
 from orbitset.run_folder import Run
 from orbitset.runs.evaluate import evaluate_run
 from orbitset.runs.train import train
@@ -150,3 +153,55 @@ def test_a_measure_of_a_name_that_is_taken_is_refused(run, recall, tmp_path):
     for names in (("recall_measures:accuracy",), (recall, recall)):
         with pytest.raises(ConfigError, match="two measures are called"):
             train(replace(config, measures=names), Run(tmp_path / "run"))
+
+
+@pytest.fixture
+def damaged(run, tmp_path):
+    """A copy of the run, and what flips a bit of one of its files, at a share of its length."""
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+
+    def flip(name, share):
+        content = bytearray((run / name).read_bytes())
+        content[int(share * (len(content) - 1))] ^= 16
+        (folder / name).write_bytes(content)
+
+    return Run(folder), flip
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.5, 0.8, 1])
+def test_one_flipped_bit_of_the_weights_is_refused(damaged, share):
+    run, flip = damaged
+    flip("model.safetensors", share)
+    messages = []
+    for load in (evaluate_run, lambda run: orbitset.load(run.path)):
+        with pytest.raises(RunError, match=r"model\.safetensors (has the id|cannot be read)") as refused:
+            load(run)
+        messages.append((refused.value.message, refused.value.hint))
+    assert messages[0] == messages[1]
+    if share == 1:
+        assert messages[0][0].endswith("is damaged, or they do not belong together")
+        assert messages[0][1].startswith("copy both anew from where the model came from, or train")
+
+
+def test_weights_without_the_description_they_belong_to_are_refused(damaged):
+    run, _ = damaged
+    (run / "model.json").unlink()
+    with pytest.raises(RunError, match=r"is no model: it has no model\.json"):
+        evaluate_run(run)
+
+
+def test_a_flipped_bit_of_the_arrays_is_refused_or_changes_nothing(damaged):
+    run, flip = damaged
+    whole, refused = read_training(run).arrays, 0
+    for number in range(200):
+        flip("arrays.npz", number / 199)
+        try:
+            changed = read_training(run).arrays
+        except RunError as error:
+            assert "arrays.npz is damaged" in str(error)
+            refused += 1
+        else:
+            assert whole.keys() == changed.keys()
+            assert all(np.array_equal(whole[name], changed[name]) for name in whole)
+    assert refused > 150

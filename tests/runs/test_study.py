@@ -61,7 +61,7 @@ def test_every_line_is_trained_with_every_seed_and_points_once(done):
     for path in paths:
         each = Run(done / path)
         assert each.is_finished
-        assert not each.checkpoint.exists()
+        assert not (each / "checkpoint").exists()
         assert each.config["seed"] == int(path[-1])
     drawn = [path for path in paths if "tsne" in np.load(done / path / "arrays.npz")]
     assert drawn == [path for path in paths if path.endswith("seed-0") and "-at-" not in path]
@@ -117,7 +117,7 @@ def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
     run_study(study, run, jobs=2, progress=Notes())
     for method in ("OE", "AE"):
         ours, theirs = (Run(each / f"{method}/seed-0") for each in (run, done))
-        assert ours.is_finished and not ours.checkpoint.exists()
+        assert ours.is_finished and not (ours / "checkpoint").exists()
         for a, b in zip(ours.records(), theirs.records(), strict=True):
             assert a["accuracy"]["mean"] == pytest.approx(b["accuracy"]["mean"], abs=0.05)
     assert sorted(note.split(" complete: ")[0] for note in notes) == ["1/2", "2/2"]

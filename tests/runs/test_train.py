@@ -237,7 +237,7 @@ def ended(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("orbitset.runs.train._finish", stop)
         train(_small("OJ", "train.checkpoint_every_s=0", "train.epochs=0.2"), run)
-    assert run.checkpoint.exists()
+    assert (run / "checkpoint").exists()
     return run.path
 
 
@@ -448,7 +448,7 @@ def test_a_training_that_is_resumed_begins_with_the_weights_of_its_model(tmp_pat
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(owner, name, stop)
         train(begun, run)
-    assert not run.checkpoint.exists()
+    assert not (run / "checkpoint").exists()
     train(begun, run, resume=True)
     _same_results(tmp_path / "whole", run.path)
     described = [Run(tmp_path / name).read_json("model.json") for name in ("first", "run")]

@@ -4,56 +4,124 @@ import sys
 import textwrap
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
 from orbitset.errors import RunError
-from orbitset.training.checkpoint import load_checkpoint, load_model, save_checkpoint, save_model
+from orbitset.training.checkpoint import (
+    Learner,
+    has_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    save_model,
+)
 
 
-def _trained(steps, model=None):
+def _trained(steps):
     torch.manual_seed(0)
-    model = model or nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     loss = nn.Linear(4, 2)
-    optimizer = torch.optim.Adam([*model.parameters(), *loss.parameters()])
-    _advance(model, loss, optimizer, steps)
-    return model, loss, optimizer
+    learner = Learner(model, loss, torch.optim.Adam([*model.parameters(), *loss.parameters()]))
+    _advance(learner, steps)
+    return learner
 
 
-def _advance(model, loss, optimizer, steps):
+def _advance(learner, steps):
     for step in range(steps):
-        optimizer.zero_grad()
-        loss(model(torch.full((5, 3), step + 1.0) + torch.eye(5, 3))).square().sum().backward()
-        optimizer.step()
+        learner.optimizer.zero_grad()
+        codes = learner.model(torch.full((5, 3), step + 1.0) + torch.eye(5, 3))
+        learner.loss(codes).square().sum().backward()
+        learner.optimizer.step()
 
 
-def test_training_goes_on_from_a_checkpoint_as_if_never_stopped(tmp_path):
-    path = tmp_path / "latest.safetensors"
-    model, loss, optimizer = _trained(3)
-    save_checkpoint(path, model=model, loss=loss, optimizer=optimizer, progress={"step": 3})
-    other, other_loss, other_optimizer = _trained(0)
-    restored = load_checkpoint(path, model=other, loss=other_loss, optimizer=other_optimizer)
-    _advance(model, loss, optimizer, 4)
-    _advance(other, other_loss, other_optimizer, 4)
-    assert restored == {"step": 3}
-    for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
-        assert torch.equal(a, b)
+def _same(one, other):
+    pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_damaged_checkpoint_is_an_error_that_names_it(tmp_path):
-    path = tmp_path / "latest.safetensors"
-    model, loss, optimizer = _trained(1)
-    save_checkpoint(path, model=model, loss=loss, optimizer=optimizer, progress={"step": 1})
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(RunError, match=r"latest\.safetensors cannot be read"):
-        load_checkpoint(path, model=model, loss=loss, optimizer=optimizer)
+@pytest.fixture
+def notes():
+    return []
+
+
+@pytest.fixture
+def twice(tmp_path):
+    """A folder with the checkpoints of steps 1 and 2, and what was trained."""
+    learner = _trained(0)
+    for step in (1, 2):
+        _advance(learner, 1)
+        save_checkpoint(tmp_path, learner, {"step": step})
+    return tmp_path, learner
+
+
+def test_training_goes_on_from_a_checkpoint_as_if_never_stopped(tmp_path, notes):
+    learner, other = _trained(3), _trained(0)
+    save_checkpoint(tmp_path, learner, {"step": 3}, best={"0.weight": torch.ones(2)})
+    progress, best = load_checkpoint(tmp_path, other, notes.append)
+    _advance(learner, 4)
+    _advance(other, 4)
+    assert progress == {"step": 3} and notes == []
+    assert list(best) == ["0.weight"] and torch.equal(best["0.weight"], torch.ones(2))
+    assert _same(learner, other)
+
+
+def test_the_checkpoint_before_the_latest_is_kept_and_no_other(twice):
+    folder, learner = twice
+    _advance(learner, 1)
+    save_checkpoint(folder, learner, {"step": 3})
+    assert {p.name for p in folder.iterdir()} == {"latest.safetensors", "previous.safetensors"}
+    other = _trained(0)
+    (folder / "latest.safetensors").unlink()  # as a kill between two renames leaves it
+    assert has_checkpoint(folder)
+    assert load_checkpoint(folder, other, print)[0] == {"step": 2}
+    assert _same(other, _trained(0)) is False
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_is_and_the_older_checkpoint_taken(twice, notes):
+    folder, _ = twice
+    path = folder / "latest.safetensors"
+    whole = path.read_bytes()
+    expected = _trained(1)
+    for place in range(0, len(whole), max(1, len(whole) // 97)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        notes.clear()
+        other = _trained(0)
+        progress, _ = load_checkpoint(folder, other, notes.append)
+        if not notes:  # spaces at the end of the header, which mean nothing
+            assert chr(whole[place]).isspace() and progress == {"step": 2}, place
+            continue
+        assert progress == {"step": 1} and _same(other, expected)
+        (note,) = notes
+        assert "latest.safetensors is damaged: " in note
+        assert note.endswith("; training goes on from the one before it, at step 1")
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:100], lambda data: b"", lambda data: data[:-1]]
+)
+def test_where_both_checkpoints_are_damaged_both_are_named(twice, damage):
+    folder, learner = twice
+    for path in folder.iterdir():
+        path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(RunError, match=r"latest\.s.* is damaged: .*previous\.s.* is dam") as caught:
+        load_checkpoint(folder, learner, print)
+    assert caught.value.hint == "start anew with --overwrite"
+
+
+def test_a_checkpoint_of_another_model_is_refused(twice):
+    folder, learner = twice
+    learner.model.append(nn.Linear(4, 4))
+    with pytest.raises(RunError, match="is of another model than the configuration's"):
+        load_checkpoint(folder, learner, print)
 
 
 def test_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(tmp_path):
     """A file-size limit makes the write fail as a full disk does: with OSError in the middle."""
     path = tmp_path / "latest.safetensors"
-    model, loss, optimizer = _trained(1)
-    save_checkpoint(path, model=model, loss=loss, optimizer=optimizer, progress={"step": 1})
+    save_checkpoint(tmp_path, _trained(1), {"step": 1})
     before = path.read_bytes()
     script = textwrap.dedent(
         """
@@ -61,18 +129,17 @@ def test_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(tmp_path):
         from pathlib import Path
         from torch import nn
         from orbitset.errors import RunError
-        from orbitset.training.checkpoint import save_checkpoint
+        from orbitset.training.checkpoint import Learner, save_checkpoint
         model, loss = nn.Linear(300, 400), nn.Linear(4, 2)
         optimizer = torch.optim.Adam(model.parameters())
         try:
-            save_checkpoint(Path(sys.argv[1]), model=model, loss=loss, optimizer=optimizer,
-                            progress={"step": 2})
+            save_checkpoint(Path(sys.argv[1]), Learner(model, loss, optimizer), {"step": 2})
         except RunError as error:
             print(error, "|", error.hint)
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(path)],
+        [sys.executable, "-c", script, str(tmp_path)],
         capture_output=True,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
@@ -86,24 +153,14 @@ def test_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(tmp_path):
 def test_first_checkpoint_on_a_full_disk_does_not_promise_an_older_one(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    model, loss, optimizer = _trained(1)
     with pytest.raises(RunError) as caught:
-        save_checkpoint(
-            blocked / "x.safetensors",
-            model=model,
-            loss=loss,
-            optimizer=optimizer,
-            progress={"step": 1},
-        )
+        save_checkpoint(blocked / "folder", _trained(1), {"step": 1})
     assert caught.value.hint == "make room, then run the same command with --resume"
 
 
-def test_saved_model_gives_equal_outputs_and_missing_weights_are_an_error(tmp_path):
-    model, *_ = _trained(2)
-    save_model(tmp_path / "model.safetensors", model, {"method": "OJ"})
-    other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    load_model(tmp_path / "model.safetensors", other)
-    images = torch.randn(6, 3)
-    assert torch.equal(model.eval()(images), other.eval()(images))
-    with pytest.raises(RunError, match="no weights at"):
-        load_model(tmp_path / "none.safetensors", other)
+def test_equal_weights_are_equal_files(tmp_path):
+    for name in ("a", "b"):
+        save_model(tmp_path / name, _trained(2).model, {"method": "OJ"})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    weights = safetensors.torch.load_file(tmp_path / "a")
+    assert torch.equal(weights["0.weight"], _trained(2).model[0].weight)

@@ -11,8 +11,10 @@ from orbitset.errors import TrainingError
 from orbitset.losses import as_objective
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.run_folder import Run
-from orbitset.training import fit
+from orbitset.training import RunRecorder, TrainConfig, fit
 from orbitset.training.progress import Silent
+
+CONSTANT = TrainConfig(learning_rate=1e-3, schedule="constant", precision="float32")
 
 
 def _images(num=24):
@@ -34,25 +36,16 @@ def _evaluate(model):
         return {"probe": float(model.encode(torch.full((2, 1, 16, 16), 0.5)).square().sum())}
 
 
-def _fit(run, *, steps=8, method="OJ", evaluate_at=(0, 4, 8), **more):
+def _fit(run, *, steps=8, method="OJ", evaluate_at=(0, 4, 8), **config):
     run.create({"name": "test"})
-    model, loss, batches = _parts(method)
-    fit(
-        model,
-        loss,
-        batches,
-        steps=steps,
-        evaluate=_evaluate,
-        evaluate_at=evaluate_at,
-        run=run,
-        **more,
-    )
+    recorder = RunRecorder(run, evaluate=_evaluate, evaluate_at=evaluate_at)
+    fit(*_parts(method), steps=steps, config=TrainConfig(**config), recorder=recorder)
 
 
 @pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE"])
 def test_every_method_lowers_its_loss(tmp_path, method):
     run = Run(tmp_path / "run")
-    more = {"peak_learning_rate": 5e-3, "schedule": "constant"}
+    more = {"learning_rate": 5e-3, "schedule": "constant"}
     _fit(run, steps=60, method=method, evaluate_at=(15, 45, 60), **more)
     early, _, late = (record["terms"]["loss"] for record in run.records())
     assert late < early
@@ -107,7 +100,7 @@ def test_nan_in_the_images_stops_training():
 @pytest.mark.parametrize(
     ("evaluate_at", "noted_at"), [({4}, [4]), ({1, 4}, [4]), ({1, 2, 3, 4}, [2]), ({1}, [])]
 )
-def test_collapse_is_noted_once_when_it_stays(evaluate_at, noted_at):
+def test_collapse_is_noted_once_when_it_stays(tmp_path, evaluate_at, noted_at):
     class Notes(Silent):
         messages = []
 
@@ -122,8 +115,9 @@ def test_collapse_is_noted_once_when_it_stays(evaluate_at, noted_at):
     with torch.no_grad():
         model.encoder.code.weight.zero_()
         model.encoder.code.bias.fill_(5)
-    more = {"evaluate": _evaluate, "evaluate_at": evaluate_at, "progress": Notes()}
-    fit(model, shrink, batches, steps=4, peak_learning_rate=1e-9, **more)
+    recorder = RunRecorder(Run(tmp_path), evaluate=_evaluate, evaluate_at=evaluate_at)
+    config = TrainConfig(learning_rate=1e-9)
+    fit(model, shrink, batches, steps=4, config=config, recorder=recorder, progress=Notes())
     steps = [re.search(r"step (\d+): the codes have collapsed", m)[1] for m in Notes.messages]
     assert steps == [str(step) for step in noted_at]
 
@@ -147,8 +141,7 @@ def test_a_part_of_the_model_takes_its_share_of_the_learning_rate(method):
     model, loss, batches = _parts(method)
     before = [weight.detach().clone() for weight in model.parameters()]
     part = next(name for name, _ in model.named_parameters()).rsplit(".", 1)[0] + "."
-    how = {"peak_learning_rate": 1e-3, "schedule": "constant", "precision": "float32"}
-    fit(model, loss, batches, steps=1, rate_shares={part: 0.1}, **how)
+    fit(model, loss, batches, steps=1, config=CONSTANT, rate_shares={part: 0.1})
     used = 0
     for (name, weight), old in zip(model.named_parameters(), before, strict=True):
         if weight.grad is None:  # EX decodes nothing
@@ -162,8 +155,7 @@ def test_a_part_of_the_model_takes_its_share_of_the_learning_rate(method):
 def test_the_loss_has_a_share_too():
     model, loss, batches = _parts("EX")
     before = loss.classifier.weight.detach().clone()
-    how = {"peak_learning_rate": 1e-3, "schedule": "constant", "precision": "float32"}
-    fit(model, loss, batches, steps=1, rate_shares={"loss.classifier.": 0.1}, **how)
+    fit(model, loss, batches, steps=1, config=CONSTANT, rate_shares={"loss.classifier.": 0.1})
     moved = (loss.classifier.weight - before).abs().max().item()
     assert moved == pytest.approx(1e-4, rel=1e-3)
 
@@ -184,12 +176,13 @@ def test_a_training_that_is_not_evaluated_is_resumed_too(tmp_path):
     for name in ("at once", "resumed"):
         run = Run(tmp_path / name)
         run.create({"name": "test"})
-        how = {"steps": 6, "run": run, "checkpoint_every_s": 0}
         if name == "resumed":
             with pytest.raises(KeyboardInterrupt):
-                fit(*_parts(), progress=_Stop(4), **how)
+                recorder = RunRecorder(run, checkpoint_every_s=0)
+                fit(*_parts(), steps=6, recorder=recorder, progress=_Stop(4))
         model, loss, batches = _parts()
-        fit(model, loss, batches, resume=True, **how)
+        recorder = RunRecorder(run, checkpoint_every_s=0, resume=True)
+        fit(model, loss, batches, steps=6, recorder=recorder)
         weights.append(model.encoder.code.weight)
     assert torch.equal(*weights)
 
@@ -202,10 +195,10 @@ def test_time_before_an_interruption_counts(tmp_path, monkeypatch):
     for name in ("at once", "resumed"):
         run = Run(tmp_path / name)
         run.create({"name": "test"})
-        how = {"steps": 8, "run": run, "evaluate": _evaluate, "evaluate_at": {0, 8}}
+        how = {"evaluate": _evaluate, "evaluate_at": {0, 8}, "checkpoint_every_s": 0}
         if name == "resumed":
             with pytest.raises(KeyboardInterrupt):
-                fit(*_parts(), progress=_Stop(7), checkpoint_every_s=0, **how)
-        fit(*_parts(), resume=True, checkpoint_every_s=0, **how)
+                fit(*_parts(), steps=8, recorder=RunRecorder(run, **how), progress=_Stop(7))
+        fit(*_parts(), steps=8, recorder=RunRecorder(run, **how, resume=True))
         elapsed.append([record["elapsed_s"] for record in run.records("timing.jsonl")][-1])
     assert elapsed[1] == pytest.approx(elapsed[0], abs=6)

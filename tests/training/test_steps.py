@@ -6,7 +6,7 @@ from orbitset import dispatch
 from orbitset.encoders import RectifyingEncoder
 from orbitset.errors import ConfigError
 from orbitset.orbits import AffineOrbits, OrbitBatches
-from orbitset.training.fit import fit
+from orbitset.training import TrainConfig, fit
 from orbitset.training.monitors import Monitor
 from orbitset.training.optimizer import adam
 from orbitset.training.steps import Steps, choose_steps, train_step
@@ -54,4 +54,4 @@ def test_the_reference_engine_runs_plain_code_throughout(monkeypatch):
 def test_the_fast_engine_is_refused_where_there_is_none():
     model, loss, _, batches = _parts()
     with pytest.raises(ConfigError, match="cannot take the fast way: it needs an NVIDIA GPU"):
-        fit(model, loss, batches, steps=1, engine="fast")
+        fit(model, loss, batches, steps=1, config=TrainConfig(engine="fast"))

@@ -5,13 +5,15 @@ nothing of the training is needed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
 import torch
+from torch import nn
 
 from orbitset.config import from_dict, to_dict
 from orbitset.encoders import Encoder, build_encoder
@@ -62,32 +64,48 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
     backbone = description.network.encoder.backbone
     if backbone != PAPERS and not backbone.startswith(TIMM):
         check_trust({backbone: "encoder"}, folder)
+    weights = read_weights(folder)
+    with _damaged(folder / DESCRIPTION):
+        if backbone == PAPERS:
+            with torch.device(
+                "meta"
+            ):  # takes no memory, of which model.json may ask for any amount
+                network = _build(description, folder)
+        else:
+            network = _build(description, folder)
+    _check_shapes(network, weights, folder)
+    check_id(weights, description, folder)
+    if backbone == PAPERS:
+        network = _build(description, folder)
+    network.load_state_dict(weights)
+    return Model(network.to(device), description)
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights in the folder of a model or a run."""
     try:
-        tensors = safetensors.torch.load_file(folder / WEIGHTS)
+        return safetensors.torch.load_file(folder / WEIGHTS)
     except FileNotFoundError:
         raise RunError(f"{folder} has no {WEIGHTS}: the weights of the model are missing") from None
     except (OSError, safetensors.SafetensorError) as error:
         raise RunError(f"{folder / WEIGHTS} cannot be read: {error}") from None
-    network = None
-    if description.network.encoder.backbone == PAPERS:
-        expected = _expected(description, folder)
-    else:  # code of others: it need not work without memory
-        try:
-            network = _build(description, folder)
-        except ConfigError as error:
-            raise RunError(error.message, hint=error.hint) from None
-        expected = _shapes(network.state_dict())
-    if _shapes(tensors) != expected:
-        raise RunError(f"{folder / WEIGHTS} is of another network than model.json describes")
-    found = identify(tensors, description.network, description.input)
-    if found != description.id:
+
+
+def check_id(weights: Mapping[str, torch.Tensor], description: Description, folder: Path) -> None:
+    """Refuse weights that are not those which the folder describes: a single bit may be another."""
+    own_id = identify(weights, description.network, description.input)
+    if own_id != description.id:
         raise RunError(
-            f"{folder / WEIGHTS} has the id {found}, model.json says {description.id}: they do not belong "
-            "together"
+            f"{folder / WEIGHTS} has the id {own_id}, and {DESCRIPTION} says {description.id}: one of them "
+            "is damaged, or they do not belong together",
+            hint="copy both anew from where the model came from, or train it again",
         )
-    network = network or _build(description, folder)
-    network.load_state_dict(tensors)
-    return Model(network.to(device), description)
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """Put the weights of a folder into a network."""
+    _check_shapes(network, weights, folder)
+    network.load_state_dict(weights)
 
 
 def read_description(folder: Path) -> Description:
@@ -127,14 +145,19 @@ def _build(description: Description, folder: Path) -> Encoder:
     )
 
 
-def _expected(description: Description, folder: Path) -> dict[str, torch.Size]:
-    """The weights that model.json describes. None is made: it may ask for any amount of memory."""
-    try:
-        with torch.device("meta"):
-            return _shapes(_build(description, folder).state_dict())
-    except (ConfigError, RuntimeError) as error:
-        raise RunError(f"{folder / DESCRIPTION} describes no network: {error}") from None
+def _check_shapes(network: nn.Module, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+    if _shapes(weights) != _shapes(network.state_dict()):
+        raise RunError(f"{folder / WEIGHTS} is of another network than model.json describes")
 
 
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in tensors.items()}
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[None]:
+    """Errors inside are of a file that describes no network."""
+    try:
+        yield
+    except (ConfigError, RuntimeError) as error:
+        raise RunError(f"{path} describes no network: {error}") from None

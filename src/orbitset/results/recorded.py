@@ -62,10 +62,11 @@ class Training:
     def arrays(self) -> dict[str, np.ndarray]:
         """What figures are drawn from."""
         try:
-            with np.load(self.archive, allow_pickle=False) as loaded:
+            with self.archive.open("rb") as file, np.load(file, allow_pickle=False) as loaded:
                 names = [name for name in loaded.files if name.startswith(self.prefix)]
                 return {name.removeprefix(self.prefix): loaded[name] for name in names}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        # a flipped bit may also ask for a password, or for an unknown compression: RuntimeError
+        except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             raise RunError(f"{self.archive} is damaged: {error}") from None
 
 

@@ -2,12 +2,11 @@
 
 from orbitset.encoders import Encoder
 from orbitset.errors import RunError
-from orbitset.models.folder import read_description
+from orbitset.models.folder import WEIGHTS, check_id, load_weights, read_description, read_weights
 from orbitset.recipes.experiment import read_experiment, resolved
 from orbitset.run_folder import Run
 from orbitset.runs.prepare import Images, Judge, build_model, build_protocol, open_images
 from orbitset.runs.train import other_network
-from orbitset.training.checkpoint import load_model
 
 _MOST_NAMED = 3
 """Of many runs in a folder, so many are named."""
@@ -26,19 +25,19 @@ def load_run(run: Run, *, device: str = "cpu") -> tuple[Encoder, Images, Judge]:
     config = read_experiment(run.config)
     if not config.keeps_weights:
         raise RunError(f"{run.path} is of private images, so that its weights were not kept")
-    if not (run / "model.safetensors").is_file():  # before images are decoded or rendered
+    if not (run / WEIGHTS).is_file():
         raise RunError(
-            f"there are no weights at {run / 'model.safetensors'}: the run is not finished, or they were "
-            "not kept"
+            f"there are no weights at {run / WEIGHTS}: the run is not finished, or they were not kept"
         )
-    if (run / "model.json").is_file():
-        described = read_description(run.path).network.encoder
-        if other := other_network(described, config.encoder):
-            raise RunError(
-                f"model.json and config.json of {run.path} are of different networks: {other}"
-            )
+    description = read_description(run.path)
+    if other := other_network(description.network.encoder, config.encoder):
+        raise RunError(
+            f"model.json and config.json of {run.path} are of different networks: {other}"
+        )
+    weights = read_weights(run.path)  # before images are decoded or rendered
+    check_id(weights, description, run.path)
     config = resolved(config, run.path)[1]
     images = open_images(config, device)
     model = build_model(config, images)
-    load_model(run / "model.safetensors", model)
+    load_weights(model, weights, run.path)
     return model.to(device).eval(), images, Judge(config, build_protocol(config, images))

@@ -1,7 +1,7 @@
 """What a configuration describes, made ready to train: images, protocol, network and objective."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from orbitset.protocols.contract import Encode, Measure, Scores, evaluate
 from orbitset.recipes.experiment import Experiment, check_experiment, protocol_named
 from orbitset.recipes.losses import build_loss
 from orbitset.recipes.methods import built_in
-from orbitset.results.row import Row, best
+from orbitset.results.row import Row, best, eligible
 from orbitset.seeds import stable_seed, stream
 from orbitset.training.progress import Progress
 
@@ -152,6 +152,13 @@ class Judge:
         """The measure by which the best weights are chosen, on validation images."""
         about = self.protocol.about
         return about.kept_by or next(iter(about.measures))
+
+    def is_best(self, records: Sequence[dict[str, Any]]) -> bool:
+        """Whether no evaluation was better than the last of these. The one before training counts only if the
+        model begins with the weights of another."""
+        counting = eligible([*records], is_begun=self.config.init is not None)
+        scores = [float(record[self.kept_by]["va"][0]) for record in counting]
+        return bool(scores) and all(scores[-1] > score for score in scores[:-1])
 
     def encoding(self, model: nn.Module) -> Encode:
         return encoding_with(model, precision=self.config.train.precision)

@@ -1,7 +1,7 @@
 """One method, trained once: from a configuration to a finished run folder."""
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from orbitset.files import write_atomically
 from orbitset.models import load_model_folder
 from orbitset.models.folder import read_description
 from orbitset.recipes.experiment import Experiment, read_experiment, resolved
-from orbitset.results.row import eligible
 from orbitset.run_folder import Run
 from orbitset.runs.describe import describe_model
 from orbitset.runs.prepare import (
@@ -31,9 +30,10 @@ from orbitset.runs.prepare import (
     open_images,
 )
 from orbitset.seeds import stable_seed
-from orbitset.training.checkpoint import load_model, save_model
+from orbitset.training.checkpoint import Weights, has_checkpoint, save_model
 from orbitset.training.fit import fit
 from orbitset.training.progress import Progress, Silent
+from orbitset.training.recorder import RunRecorder
 
 
 def train(
@@ -58,7 +58,7 @@ def train(
     images = open_images(config, device, progress, source=source)
     judge = Judge(config, build_protocol(config, images))
     model = build_model(config, images)
-    is_begun = is_resumed and (run.checkpoint.exists() or _is_complete(config, run))
+    is_begun = is_resumed and (has_checkpoint(run.checkpoints) or _is_complete(config, run))
     if config.init is not None and not is_begun:
         _begin_with(model, config.encoder, config.init)
     model = model.to(device)
@@ -70,9 +70,11 @@ def train(
             return results
         _begin(config, images, run, overwrite=overwrite, is_resumed=is_resumed, device=device)
         _say_left_out(images, run, progress)
-        _fit(
+        best = _fit(
             config, images, judge, model, loss, run, resume=resume, device=device, progress=progress
         )
+        if best is not None:
+            model.load_state_dict(best)
         progress.note(f"{config.method} {config.name}: raw pixels and figures")
         results = _finish(config, images, judge, model, run)
         run.remove_checkpoint()
@@ -90,9 +92,18 @@ def _fit(
     resume: bool,
     device: str,
     progress: Progress,
-) -> None:
+) -> Weights | None:
+    """Train into the folder; gives the weights to keep, if these are not those at the end."""
     steps = max(1, images.batches.position_at(config.train.epochs))
-    keeps_best = config.keeps_best and config.keeps_weights
+    recorder = RunRecorder(
+        run,
+        evaluate=judge.record,
+        evaluate_at=_evaluation_steps(config, images, steps),
+        is_best=judge.is_best if config.keeps_best and config.keeps_weights else None,
+        resume=resume,
+        keeps_weights=config.keeps_weights,
+        checkpoint_every_s=config.train.checkpoint_every_s,
+    )
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(stable_seed("training", config.seed))
         fit(
@@ -100,46 +111,19 @@ def _fit(
             loss,
             images.batches,
             steps=steps,
-            peak_learning_rate=config.train.learning_rate,
+            config=config.train,
             rate_shares=config.rate_shares,
-            adam_eps=config.train.adam_eps,
-            schedule=config.train.schedule,
-            warmup_steps=config.train.warmup_steps,
-            precision=config.train.precision,
-            engine=config.train.engine,
-            evaluate=_keeping_best(judge, run) if keeps_best else judge.record,
-            evaluate_at=_evaluation_steps(config, images, steps),
-            run=run,
-            resume=resume,
-            checkpoint_every_s=config.train.checkpoint_every_s,
-            keep_state=config.keeps_weights,
+            recorder=recorder,
             progress=progress,
             label=f"{config.method} {config.name}",
         )
-
-
-def _keeping_best(judge: Judge, run: Run) -> Callable[[nn.Module], dict[str, Any]]:
-    """Evaluates, and keeps the weights if no evaluation was better; the one before training is one only if it
-    is of a model that was begun with."""
-    is_begun = judge.config.init is not None
-
-    def record(model: nn.Module) -> dict[str, Any]:
-        new = judge.record(model)
-        records = eligible([*run.records(), new], is_begun=is_begun)
-        scores = [float(each[judge.kept_by]["va"][0]) for each in records]
-        if scores and all(scores[-1] > score for score in scores[:-1]):
-            save_model(run.best_weights, model, {})
-        return new
-
-    return record
+    return recorder.best_weights
 
 
 def _finish(
     config: Experiment, images: Images, judge: Judge, model: Encoder, run: Run
 ) -> dict[str, Any]:
     """Write the weights, the arrays of the figures, the model's description and the results."""
-    if config.keeps_best and config.keeps_weights:
-        load_model(run.best_weights, model)
     if config.keeps_weights:
         about = {"method": config.method, "name": config.name}
         save_model(run / "model.safetensors", model, about)

@@ -1,6 +1,7 @@
-"""How it is learned: `fit`, one readable loop, and what it stands on."""
+"""Training: `fit`, one readable loop, and what it stands on."""
 
 from orbitset.training.fit import TrainConfig, fit
+from orbitset.training.recorder import RunRecorder
 from orbitset.training.schedule import learning_rate
 
-__all__ = ["TrainConfig", "fit", "learning_rate"]
+__all__ = ["RunRecorder", "TrainConfig", "fit", "learning_rate"]

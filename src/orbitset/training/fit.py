@@ -1,8 +1,7 @@
 """Training, as one loop to be read from top to bottom."""
 
 import math
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -10,19 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.config import replacing
-from orbitset.errors import ConfigError, RunError, TrainingError, check_choice
+from orbitset.errors import ConfigError, check_choice
 from orbitset.precision import Precision, in_bfloat16
-from orbitset.run_folder import Run
-from orbitset.training.checkpoint import load_checkpoint, save_checkpoint
-from orbitset.training.monitors import Monitor, collapse_warning
+from orbitset.training.checkpoint import Learner
 from orbitset.training.optimizer import adam, groups_of, set_rate
 from orbitset.training.progress import Progress, Silent
+from orbitset.training.recorder import Batches, Recorder, Training, Unrecorded
 from orbitset.training.schedule import Schedule, learning_rate
 from orbitset.training.steps import Engine, choose_steps
 
 Keep = Literal["last", "best"]
 _LOOK_EVERY = 20
-"""Steps between looks at the terms on a GPU, each of which waits for it."""
+"""Steps between two looks at the terms on a GPU: each look waits for the GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,23 +31,24 @@ class TrainConfig:
     """An epoch shows every member of every orbit once."""
     learning_rate: float = 1e-3
     transformer_rate: float = 1.0
-    """Of a spatial transformer, as a share of that: rates that the encoder bears may freeze it."""
+    """The spatial transformer's share of the learning rate. A rate that suits the encoder may freeze it."""
     backbone_rate: float = 1.0
-    """Of a backbone other than the paper's, as a share too: a small one for weights that are good already"""
+    """The share of a backbone other than the paper's: a small one fine-tunes pretrained weights."""
     classifier_rate: float = 1.0
-    """Of the classifier learned beside the codes by EX or for class labels: a slow one leaves them work"""
+    """The share of the classifier that EX, or class labels, learn beside the codes: a slow classifier leaves
+    more to the codes."""
     adam_eps: float = 1e-12
-    """Below torch's 1e-8: the equation's 1/d makes gradients so small that it would slow them down."""
+    """Below torch's 1e-8: the equation's 1/d makes gradients so small that 1e-8 would slow them down."""
     schedule: Schedule = "cosine"
     warmup_steps: int = 100
-    """At most a tenth of the training."""
+    """At most a tenth of the training"""
     evaluations: int = replacing("evaluate_at", 10, empty=())
-    """Evaluations during training, evenly spaced, besides the one before it."""
+    """Evaluations during training, evenly spaced, besides the one before it"""
     evaluate_at: tuple[float, ...] = ()
-    """If any, evaluate at these epochs and at the end instead."""
+    """The epochs at which to evaluate instead, besides the end"""
     keep: Keep = "last"
-    """The weights at the end, or where there are validation images of observed orbits those that were best on
-    them"""
+    """last: the weights at the end; best: those that were best on validation images, which observed orbits
+    may have"""
     checkpoint_every_s: float = 60.0
     precision: Precision = "auto"
     """auto: bfloat16 convolutions where the hardware has them, GPU or CPU, else float32"""
@@ -89,177 +88,69 @@ class Objective(Protocol):
     ) -> Mapping[str, Tensor]: ...
 
 
-class Batches(Protocol):
-    """What `fit` asks of batches: `orbitset.orbits.OrbitBatches` is one kind."""
-
-    position: int
-
-    @property
-    def epoch(self) -> float: ...
-    def images_before(self, position: int) -> int: ...
-    def batch(self, index: int) -> Any: ...
-
-
 def fit(
     model: nn.Module,
     loss: nn.Module,
     batches: Batches,
     *,
     steps: int,
-    peak_learning_rate: float = 1e-3,
+    config: TrainConfig | None = None,
     rate_shares: Mapping[str, float] | None = None,
-    adam_eps: float = 1e-12,
-    schedule: Schedule = "cosine",
-    warmup_steps: int = 100,
-    precision: Precision = "auto",
-    engine: Engine = "auto",
-    evaluate: Callable[[nn.Module], dict[str, Any]] | None = None,
-    evaluate_at: Collection[int] = (),
-    run: Run | None = None,
-    resume: bool = False,
-    checkpoint_every_s: float = 60.0,
-    keep_state: bool = True,
+    recorder: Recorder | None = None,
     progress: Progress | None = None,
     label: str = "training",
 ) -> None:
     """Minimise the objective over `steps` batches with Adam.
 
-    The learning rate is `learning_rate(step, …)` with at most a tenth of the steps for warming up;
-    `rate_shares` gives parts of the model and of the loss a share of it: see `orbitset.training.optimizer`.
-    `evaluate` is called with the model at the steps in `evaluate_at` (0 is before training) and its
-    numbers go to the run's metrics with the mean terms since the last evaluation. With a run, state is
-    saved at evaluations and every so often; `resume` goes on from there, and on a CPU what follows is
-    bit for bit what would have followed; without `keep_state` no weights are written, and it starts anew.
-    `engine` chooses how a step is carried out, not what it does:
-    see `orbitset.training.steps`.
+    Of `config` it uses the learning rate and its schedule, `adam_eps`, `precision` and `engine`. The rate is
+    `learning_rate(step, …)`, with at most a tenth of the steps for warming up. `rate_shares` gives parts of
+    the model and of the loss a share of it: see `orbitset.training.optimizer`. The `recorder` evaluates,
+    writes and resumes: see `orbitset.training.recorder`. Without one nothing is evaluated or written.
     """
     if steps < 0 or steps != int(steps):
         raise ValueError(f"steps is {steps}; give a whole number of at least 0")
+    config, recorder = config or TrainConfig(), recorder or Unrecorded()
     progress = progress or Silent()
     device = next(model.parameters()).device
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    use_bfloat16 = in_bfloat16(precision, device)
+    peak = config.learning_rate
     optimizer = adam(
-        groups_of(model, loss, rate_shares=rate_shares), rate=peak_learning_rate, eps=adam_eps
+        groups_of(model, loss, rate_shares=rate_shares), rate=peak, eps=config.adam_eps
     )
-    step, monitor, elapsed_s = 0, Monitor(), 0.0
-
-    if run is not None and resume and run.checkpoint.exists():
-        saved = load_checkpoint(run.checkpoint, model=model, loss=loss, optimizer=optimizer)
-        step = saved["step"]
-        monitor = Monitor(saved["sums"], saved["steps_summed"], step)
-        elapsed_s = saved["elapsed_s"]
-        run.rewind("metrics.jsonl", saved["evaluated"])
-        run.rewind("timing.jsonl", saved["evaluated"])
-        if max((record["step"] for record in run.records()), default=-1) != saved["evaluated"]:
-            raise RunError(
-                f"{run.path} does not hold the metrics that belong to its checkpoint",
-                hint="start anew with --overwrite",
-            )
-    elif run is not None:
-        run.rewind("metrics.jsonl", -1)
-        run.rewind("timing.jsonl", -1)
-    evaluated = max((r["step"] for r in run.records()), default=-1) if run is not None else step - 1
-    saved_at = time.monotonic()
-    evaluated_at = saved_at - elapsed_s
-
-    def save() -> None:
-        nonlocal saved_at
-        if run is None or not keep_state:
-            return
-        monitor.check()
-        sums, steps_summed = monitor.state
-        state = {
-            "step": step,
-            "evaluated": evaluated,
-            "sums": sums,
-            "steps_summed": steps_summed,
-            "elapsed_s": time.monotonic() - evaluated_at,
-        }
-        save_checkpoint(run.checkpoint, model=model, loss=loss, optimizer=optimizer, progress=state)
-        saved_at = time.monotonic()
-
+    training = Training(Learner(model, loss, optimizer), batches, steps, progress, label)
+    recorder.begin(training)
+    monitor, images_at_start = training.monitor, batches.images_before(training.step)
     do_step, how = choose_steps(
-        engine,
-        model,
-        loss,
-        optimizer,
-        batches,
-        monitor,
-        use_bfloat16=use_bfloat16,
+        *(config.engine, model, loss, optimizer, batches, monitor),
+        use_bfloat16=in_bfloat16(config.precision, device),
         note=lambda message: progress.note(f"{label}: {message}"),
     )
     if device.type == "cuda":
         progress.note(f"{label}: {how}")
-    images_at_start, times_collapsed = batches.images_before(step), 0
     model.train()
-    progress.start(label, steps, step)
+    progress.start(label, steps, training.step)
     try:
         while True:
-            if step in evaluate_at and step > evaluated and evaluate is not None:
-                monitor.check()
-                means = monitor.flush()
-                warning = collapse_warning(means)
-                times_collapsed = times_collapsed + 1 if warning else 0
-                # codes often begin on a line and leave it: said once, when they stay
-                if times_collapsed == 2 or (times_collapsed == 1 and step == steps):
-                    progress.note(f"warning: {label}, step {step}: {warning}")
-                with progress.pause(f"{label}: evaluating at step {step}"):
-                    metrics = _evaluate(evaluate, model, step)
-                batches.position = step
-                record = {
-                    "step": step,
-                    "images": batches.images_before(step),
-                    "epoch": batches.epoch,
-                    **metrics,
-                    "terms": means,
-                }
-                if run is not None:
-                    run.append("metrics.jsonl", record)
-                    elapsed_s = time.monotonic() - evaluated_at
-                    run.append("timing.jsonl", {"step": step, "elapsed_s": round(elapsed_s, 3)})
-                evaluated, evaluated_at = step, time.monotonic()
-                save()
-            if step == steps:
+            if recorder.is_due(training.step):
+                recorder.evaluate(training)
+            if training.step == steps:
                 break
-
             rate = learning_rate(
-                step,
-                peak=peak_learning_rate,
+                training.step,
+                peak=peak,
                 total_steps=steps,
-                warmup_steps=min(warmup_steps, steps // 10),
-                schedule=schedule,
+                warmup_steps=min(config.warmup_steps, steps // 10),
+                schedule=config.schedule,
             )
             set_rate(optimizer, rate)
-            terms = do_step(step)
-            step += 1
-
-            if device.type == "cpu" or step % _LOOK_EVERY == 0 or step == steps:
+            terms = do_step(training.step)
+            training.step += 1
+            if device.type == "cpu" or training.step % _LOOK_EVERY == 0 or training.step == steps:
                 monitor.check()
-                images = batches.images_before(step) - images_at_start
-                progress.update(step, images, {k: float(v) for k, v in terms.items()})
-            # at an evaluation what was watched is still needed; it saves itself when done
-            if time.monotonic() - saved_at > checkpoint_every_s and step not in evaluate_at:
-                save()
+                images = batches.images_before(training.step) - images_at_start
+                progress.update(training.step, images, {k: float(v) for k, v in terms.items()})
+            recorder.save(training)
     finally:
         progress.stop()
-    batches.position = step
-
-
-def _evaluate(
-    evaluate: Callable[[nn.Module], dict[str, Any]], model: nn.Module, step: int
-) -> dict[str, Any]:
-    model.eval()
-    try:
-        return evaluate(model)
-    except ValueError as error:
-        weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-        if weights.isfinite().all():
-            raise
-        raise TrainingError(
-            f"the weights were not finite after step {step}; training stopped",
-            hint="lower the learning rate with --set train.learning_rate=…",
-        ) from error
-    finally:
-        model.train()
+    batches.position = training.step
