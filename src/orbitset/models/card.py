@@ -40,27 +40,33 @@ def describe_card(about: Description) -> str:
         "```",
     ]
     if trained.scores:
-        lines += ["", "## How good it is", "", "On images that were not trained on."]
+        lines += [
+            "",
+            "## How good it is",
+            "",
+            "On test images, which were neither trained on nor used to choose the weights.",
+        ]
         lines += ["", "| measure | this model | raw pixels |", "|---|---|---|"]
         for name, value in trained.scores.items():
             baseline = trained.baselines.get(name)
             pixels = "" if baseline is None else f"{baseline:.3f}"
             lines.append(f"| {_NAMES.get(name, name)} | {value:.3f} | {pixels} |")
     if about.calibration is not None:
-        found = about.calibration
-        lines += ["", "## When are two images the same?", ""]
-        lines.append(
-            f"Measured over {found.pairs:,} pairs of {found.on}: AUC {found.auc:.3f}, equal error rate "
-            f"{found.equal_error_rate:.3f}."
-        )
+        measured = about.calibration
         lines += [
             "",
-            "| accepted wrongly, at most | accepted rightly | distance up to |",
+            "## When are two images the same?",
+            "",
+            f"Measured over {measured.pairs:,} pairs of {measured.on}: AUC {measured.auc:.3f}, equal error "
+            f"rate {measured.equal_error_rate:.3f}. These test images were neither trained on nor used to "
+            "choose the weights.",
+            "",
+            "| false accept rate | true accept rate | distance up to |",
             "|---|---|---|",
-        ]
-        lines += [
-            f"| {point.far:.1%} | {point.tar:.1%} | {point.threshold:.4g} |"
-            for point in found.points
+            *(
+                f"| {point.far:.1%} | {point.tar:.1%} | {point.threshold:.4g} |"
+                for point in measured.points
+            ),
         ]
     lines += ["", "## How it was made", ""]
     versions = ", ".join(f"{name} {number}" for name, number in trained.versions.items())

@@ -64,7 +64,8 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What distances mean, measured on images that were not trained on."""
+    """What distances mean, measured on test images, which were neither trained on nor used to choose the
+    weights."""
 
     auc: float
     equal_error_rate: float
@@ -99,7 +100,7 @@ class Trained:
     commit: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
-    """By measure, on images that were not trained on"""
+    """By measure, on test images"""
     baselines: dict[str, float] = field(default_factory=dict)
     """The same of raw pixels"""
 

@@ -248,20 +248,18 @@ class Pairs(Protocol):
         return arrays
 
     def pairs(self, encode: Encode) -> tuple[Labelled, str]:
-        """Test images, or some of their labels where they are many."""
-        side = "va" if "va" in self.images.sides else "te"
-        images, label = self.images.sides[side], self.images.label
-        if (
-            len(images) > _MOST_CALIBRATED
-        ):  # whole labels, since members of one lie next to each other
+        """The test images, or those of some labels if there are many. Validation images are none of them:
+        weights may have been chosen by these."""
+        images, label = self.images.sides["te"], self.images.label
+        if len(images) > _MOST_CALIBRATED:
+            # whole labels, since images of one label lie next to each other
             count = images.factors[label].bincount()
             order = torch.randperm(len(count), generator=stream("calibration"))
-            kept = order[count[order].cumsum(0) <= _MOST_CALIBRATED]
-            kept = kept if len(kept) > 1 else order[:2]
-            images = images[
-                torch.isin(images.factors[label], kept.to(images.factors[label].device))
-            ]
-        values = self.settings.validation if side == "va" else self.settings.test
+            chosen = order[count[order].cumsum(0) <= _MOST_CALIBRATED]
+            chosen = chosen if len(chosen) > 1 else order[:2]
+            labels = images.factors[label]
+            images = images[torch.isin(labels, chosen.to(labels.device))]
+        values = self.settings.test
         held_out = f"{self.settings.split_by} {', '.join(values)}"
         if len(values) > _MOST_NAMED:
             held_out = f"{len(values):,} values of {self.settings.split_by}"

@@ -75,7 +75,8 @@ def _means(rows: list[Row], method: str, measures: list[str]) -> dict[str, float
 
 
 def _calibrated(protocol: Protocol, model: Encoder) -> Calibration | None:
-    """Distances of pairs that were not trained on; None where there are none of both kinds."""
+    """What distances of test images mean; None where there are no pairs of the same thing, or none of
+    different ones."""
     pairs = protocol.pairs(encoding_with(model))
     if pairs is None:
         return None
