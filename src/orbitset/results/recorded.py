@@ -66,7 +66,14 @@ class Training:
                 names = [name for name in loaded.files if name.startswith(self.prefix)]
                 return {name.removeprefix(self.prefix): loaded[name] for name in names}
         # a flipped bit may also ask for a password, or for an unknown compression: RuntimeError
-        except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            RuntimeError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as error:
             raise RunError(f"{self.archive} is damaged: {error}") from None
 
 

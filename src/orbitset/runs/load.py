@@ -34,9 +34,9 @@ def load_run(run: Run, *, device: str = "cpu") -> tuple[Encoder, Images, Judge]:
         raise RunError(
             f"model.json and config.json of {run.path} are of different networks: {other}"
         )
+    config = resolved(config, run.path)[1]
     weights = read_weights(run.path)  # before images are decoded or rendered
     check_id(weights, description, run.path)
-    config = resolved(config, run.path)[1]
     images = open_images(config, device)
     model = build_model(config, images)
     load_weights(model, weights, run.path)
