@@ -11,7 +11,7 @@ from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 
 from orbitset.errors import ConfigError
 from orbitset.losses import distance_matrix, mine
-from orbitset.losses.mining import Variant, _in_order
+from orbitset.losses.mining import SCAN_LIMIT, Variant, _in_order
 from orbitset.seeds import stream
 
 VARIANTS = get_args(Variant)
@@ -102,13 +102,16 @@ def test_semihard_random_equals_the_oracle_on_the_same_draws(slow_mine, batch, s
     assert mined(batch, "semihard-random", margin=MARGIN, **options) == wanted
 
 
-@pytest.mark.parametrize("variant", ["semihard-else-farthest", "semihard-nearest"])
-@BRIEF
-@given(batch=batches(sizes=st.integers(18, 24)))  # room for more positives than SCAN_LIMIT
-def test_mine_with_many_positives_equals_the_oracle(slow_mine, variant, batch):
-    wanted = slow_mine(*batch, variant, margin=MARGIN)
-    assert mined(batch, variant, margin=MARGIN) == wanted
-    assert mined(batch, variant, margin=MARGIN, max_members=len(batch[1])) == wanted
+@pytest.mark.parametrize("variant", BY_PAIR)
+@pytest.mark.parametrize("kind", ["tied", "near", "duplicates", "random"])
+def test_mine_with_many_positives_equals_the_oracle(slow_mine, variant, kind):
+    """Of an orbit with more than SCAN_LIMIT of them each row is sorted; a negative may be as far as one."""
+    for seed in range(3):
+        orbits = torch.tensor([0] * (SCAN_LIMIT + 3) + [1] * 5 + [2] * 2)
+        batch = random_matrix(seed, len(orbits), kind), orbits
+        wanted = slow_mine(*batch, variant, margin=MARGIN)
+        assert (wanted or kind == "tied") and mined(batch, variant, margin=MARGIN) == wanted
+        assert mined(batch, variant, margin=MARGIN, max_members=len(orbits)) == wanted
 
 
 @pytest.mark.parametrize("variant", BY_PAIR)

@@ -8,8 +8,17 @@ from pytorch_metric_learning.miners import TripletMarginMiner
 from pytorch_metric_learning.reducers import MeanReducer
 
 from orbitset.errors import ConfigError
-from orbitset.losses import TripletLoss, TripletMiner, Triplets, distance_matrix, mine, triplet_loss
+from orbitset.losses import (
+    Mining,
+    TripletLoss,
+    TripletMiner,
+    Triplets,
+    distance_matrix,
+    mine,
+    triplet_loss,
+)
 from orbitset.losses.mining import Variant
+from orbitset.losses.triplet import mined_terms
 
 VARIANTS = get_args(Variant)
 ORBITS = torch.tensor([3, 1, 3, -2, 1, 3, 2**40, 1])
@@ -220,3 +229,15 @@ def test_random_mining_draws_anew_each_time(rng):
     loss = TripletLoss(margin=9.0, mining="semihard-random")
     found = {loss(codes, torch.arange(40) // 4).item() for _ in range(6)}
     assert len(found) > 1
+
+
+@pytest.mark.parametrize("variant", ["semihard-else-farthest", "semihard-nearest", "hardest"])
+def test_distances_of_mined_triplets_are_taken_in_float64(variant, rng):
+    """Orbits of two places far from each other: in float32 the products drown what lies between codes."""
+    places = torch.tensor([-1000.0, 1000.0]).repeat_interleave(32)[:, None]
+    codes = places + torch.randn(64, 4, generator=rng)
+    mining = Mining(torch.arange(64) // 4, variant)
+    loss, active = mined_terms(codes, mining, margin=0.5)
+    exact, exact_active = mined_terms(codes.double(), mining, margin=0.5)
+    assert 0 < active == pytest.approx(exact_active.item())
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-5)

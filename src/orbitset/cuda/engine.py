@@ -6,6 +6,7 @@ replays with what it computes anew; where that fails it says so and goes on with
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -225,8 +226,8 @@ def _kind(drawn: Any) -> Any:
 
 
 def _is_near(name: str, replayed: float, expected: float) -> bool:
-    if replayed != replayed or expected != expected:
-        return replayed != replayed and expected != expected
+    if math.isnan(replayed) or math.isnan(expected) or replayed == expected:
+        return replayed == expected or (math.isnan(replayed) and math.isnan(expected))
     slack = 0.0 if name == "loss" else _TERM_WITHIN
     return abs(replayed - expected) <= _LOSS_WITHIN * abs(expected) + slack
 
