@@ -4,11 +4,13 @@ Every test writes one file of at most 40 lines into an empty folder and runs the
 """
 
 import json
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from orbitset import OrbitEncoder
 from orbitset.datasets.mnist import data_root, is_mnist_folder
@@ -257,3 +259,17 @@ def test_images_of_ones_own_are_checked_trained_on_and_evaluated(
     assert rows_of("train", "--resume", "-o", "run", *TRUST) == rows_of("report", "run") == rows
     again = {row["metric"]: row["mean"] for row in rows_of("evaluate", "run", *TRUST)}
     assert again["auc"] == [row["mean"] for row in rows if row["metric"] == "auc"][-1]
+
+
+def test_a_folder_of_images_is_listed_once_for_a_training(folder, rows_of, monkeypatch):
+    rng = np.random.default_rng(0)
+    for thing in range(6):
+        (folder / "things" / str(thing)).mkdir(parents=True)
+        for at in range(3):
+            pixels = rng.integers(0, 256, (16, 16), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "things" / str(thing) / f"{at}.png")
+    listed, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path=".": listed.append(str(path)) or scandir(path))
+    rows_of("train", "things", *TINY, "--epochs", "1", "-q", "-o", "mine")
+    assert listed.count(str(folder / "things")) == 1
+    assert listed.count(str(folder / "things" / "3")) == 1

@@ -1,6 +1,8 @@
 import contextlib
 import json
 import resource
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -282,3 +284,18 @@ def test_a_damaged_configuration_is_said_to_be_that(tmp_path):
         ) as caught:
             run.require()
         assert caught.value.exit_code == 1
+
+
+def test_the_package_works_where_fcntl_does_not_exist():
+    """As on Windows."""
+    script = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "import orbitset, pathlib, importlib\n"
+        "from orbitset import OrbitEncoder\n"
+        "root = pathlib.Path(orbitset.__file__).parent\n"
+        "for name in ('run_folder', 'search.folder', 'datasets.cache', 'files'):\n"
+        "    importlib.import_module(f'orbitset.{name}')\n"
+    )
+    # filelock itself looks for fcntl, and does without
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -13,7 +13,6 @@ figures/, report.html
 """
 
 import datetime
-import fcntl
 import json
 import math
 import os
@@ -22,9 +21,11 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
+
+from filelock import FileLock, Timeout
 
 from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
@@ -141,10 +142,10 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Only one process at a time may write the folder; the lock goes with the process."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self / ".lock").open("w") as file:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                stack.enter_context(FileLock(self / ".lock").acquire(timeout=0))
+            except Timeout:
                 raise RunError(
                     f"another process is writing {self.path}; wait for it to end"
                 ) from None

@@ -71,6 +71,19 @@ def test_other_shapes_are_refused_with_the_shape_found(tmp_path, shape):
         load_array(path)
 
 
+@pytest.mark.parametrize("name", ["own.npy", "own.npz"])
+def test_one_colour_image_is_not_read_as_many_grey_ones(tmp_path, name):
+    image = random_uint8(200, 200, 3)
+    path = tmp_path / name
+    np.save(path, image) if name.endswith("npy") else np.savez(path, images=image)
+    with pytest.raises(
+        DataError, match=r"one colour image rather than 200 grey ones; .*\(1, 200, "
+    ):
+        load_array(path)
+    np.save(tmp_path / "one.npy", image[None])
+    assert load_array(tmp_path / "one.npy").images.shape == (1, 3, 200, 200)
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.uint16, bool, np.complex64, "U1"])
 def test_other_dtypes_are_refused(tmp_path, dtype):
     path = saved(tmp_path, images=np.zeros((4, 6, 5), dtype=dtype))

@@ -52,7 +52,7 @@ class ImageStream:
         """In the order of the table, so much ahead that all threads are busy for two batches."""
         starts = iter(range(0, len(self.table), _CHUNK))
         ahead = 2 * self._threads + 2 * self._batch // _CHUNK
-        with large_images(), ThreadPoolExecutor(self._threads) as threads:
+        with ThreadPoolExecutor(self._threads) as threads:
             waiting: deque[Future[Read]] = deque()
             try:
                 for start in starts:
@@ -69,4 +69,5 @@ class ImageStream:
         table = self.table
         places = range(start, min(start + _CHUNK, len(table)))
         boxes = table.boxes or [None] * len(table)
-        return [self.wanted.read(table.file(at), boxes[at]) for at in places]
+        with large_images():  # not around the whole stream, which may be suspended
+            return [self.wanted.read(table.file(at), boxes[at]) for at in places]

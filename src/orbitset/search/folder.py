@@ -9,16 +9,17 @@ A change writes the next generation beside the one that holds, then replaces ind
 files. Sizes and checksums in index.json tell damage from data.
 """
 
-import fcntl
 import json
 import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, get_args
+
+from filelock import FileLock, Timeout
 
 from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
@@ -66,14 +67,12 @@ class State:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Only one process at a time may write the folder; the lock goes with the process."""
-    try:
-        file = (folder / ".lock").open("w")
-    except FileNotFoundError:
-        raise RunError(f"there is no index at {folder} any more") from None
-    with file:
+    if not folder.is_dir():
+        raise RunError(f"there is no index at {folder} any more")
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            stack.enter_context(FileLock(folder / ".lock").acquire(timeout=0))
+        except Timeout:
             raise RunError(
                 f"another process is writing the index at {folder}; wait for it to end"
             ) from None
