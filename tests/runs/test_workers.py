@@ -4,7 +4,7 @@ import multiprocessing
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -36,6 +36,7 @@ class Job:
 class Listed:
     left: list[Job]
     ended: list[Job] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
 
     def next(self):
         return self.left.pop(0) if self.left else None
@@ -44,6 +45,9 @@ class Listed:
         if error is not None:
             raise error
         self.ended.append(job)
+
+    def note(self, job, message):
+        self.notes.append((job.run.path.name, message))
 
 
 def _job(folder, *settings):
@@ -80,6 +84,39 @@ def test_processes_that_keep_dying_end_all(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="died training"):
         train_side_by_side(Listed([_job(tmp_path / "a")]), 2, "cpu")
     assert multiprocessing.active_children() == []
+
+
+DOUBTFUL = """
+import warnings
+import torch
+
+class Doubtful(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, images):
+        warnings.warn("these weights are doubtful", UserWarning)
+        return self.weight * images.mean((1, 2, 3)).unsqueeze(1).expand(-1, 4)
+"""
+
+
+def test_warnings_of_processes_reach_the_user_once_with_the_name_of_their_run(
+    tmp_path, monkeypatch
+):
+    """The network warns, and gives one code for all images, of which orbitset warns."""
+    (tmp_path / "doubtful.py").write_text(DOUBTFUL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ORBITSET_TRUST", "doubtful")
+    settings = ["encoder.backbone=doubtful:Doubtful", "loss.margin=1", "encoder.code_norm=none"]
+    config = with_settings(affine_digits("OT"), [*SMALL, *settings])
+    jobs = [Job(replace(config, seed=at), Run(tmp_path / name)) for at, name in enumerate("ab")]
+    source = Listed(jobs)
+    train_side_by_side(source, 2, "cpu")
+    doubts = [note for note in source.notes if "doubtful" in note[1]]
+    assert sorted(doubts) == [(name, "UserWarning: these weights are doubtful") for name in "ab"]
+    warned = [run for run, message in source.notes if message.startswith("warning: ")]
+    assert sorted(warned) == ["a", "b"]
 
 
 def test_an_error_in_another_process_is_ours(tmp_path):

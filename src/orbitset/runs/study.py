@@ -97,6 +97,9 @@ class _Trainings:
             raise error
         self.overall.end(job.index, job.name)
 
+    def note(self, job: _Job, message: str) -> None:
+        self.overall.note(f"{job.name}: {message}")
+
 
 def _train_one_by_one(trainings: _Trainings, device: str) -> None:
     while (job := trainings.next()) is not None:

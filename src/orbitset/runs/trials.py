@@ -120,6 +120,11 @@ class Trials:
         if len(trained) == len(self._seeds):
             self._tell(job, *_best(trained))
 
+    def note(self, job: Job, message: str) -> None:
+        """Show a warning of a training, with the name of its trial."""
+        name = f"{job.method} trial {job.trial.number}, seed {job.config.seed}"
+        self._progress.note(f"{name}: {message}")
+
     def _tell(self, job: Job, value: float, epoch: float | None) -> None:
         job.trial.set_user_attr("epoch", epoch)
         self._studies[job.method].tell(job.trial, value)

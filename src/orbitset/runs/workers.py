@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -23,6 +25,7 @@ from orbitset.errors import ConfigError, RunError
 from orbitset.recipes.experiment import Experiment, read_experiment
 from orbitset.run_folder import Run
 from orbitset.runs.train import train
+from orbitset.training.progress import Silent
 
 _DEATHS = 3
 """Processes that may die over one training before all stop."""
@@ -49,6 +52,9 @@ class Jobs(Protocol[J]):
     def finish(self, job: J, error: Exception | None) -> None:
         """A training is complete, or had to stop; to end all others too, raise its error."""
 
+    def note(self, job: J, message: str) -> None:
+        """Show a warning of a training to the user."""
+
 
 def check_jobs(jobs: int) -> None:
     if jobs < 1:
@@ -60,6 +66,7 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     running: dict[Connection, tuple[BaseProcess, J]] = {}
     deaths: Counter[Path] = Counter()
+    shown: set[tuple[Path, str]] = set()
     again: list[J] = []
     try:
         while True:
@@ -75,38 +82,67 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
                 return
             wait(list(running))
             for receiver in [each for each in running if each.poll()]:
-                process, job = running.pop(receiver)
+                process, job = running[receiver]
+                path = job.run.path
                 try:
-                    error = receiver.recv()
+                    message = receiver.recv()
                 except EOFError:
-                    process.join()
-                    deaths[job.run.path] += 1
-                    if deaths[job.run.path] == _DEATHS:
-                        raise RunError(
-                            f"{_DEATHS} processes died training {job.run.path}"
-                        ) from None
-                    again.append(job)
+                    message = None
+                if isinstance(message, str):
+                    if (path, message) not in shown:  # it may be trained on after a death
+                        shown.add((path, message))
+                        source.note(job, message)
                     continue
+                running.pop(receiver)
                 process.join()
-                source.finish(job, error)
+                if message is None:
+                    deaths[path] += 1
+                    if deaths[path] == _DEATHS:
+                        raise RunError(f"{_DEATHS} processes died training {path}")
+                    again.append(job)
+                else:
+                    source.finish(job, message.error)
     finally:
         for process, _ in running.values():
             process.kill()
             process.join()
 
 
+@dataclass(frozen=True)
+class _End:
+    """What a process sends at its end; what it sends before are warnings."""
+
+    error: Exception | None = None
+
+
+class _Warnings(Silent):
+    """Sends notes to the parent, and with them what Python's warnings would print."""
+
+    def __init__(self, sender: Connection) -> None:
+        self._sender = sender
+
+    def note(self, message: str) -> None:
+        self._sender.send(message)
+
+    def show(self, message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        """In place of `warnings.showwarning`."""
+        self.note(f"{category.__name__}: {message}")
+
+
 def _work(sender: Connection, config: dict[str, Any], path: Path, device: str) -> None:
-    """What a process does: train, and send the error if there was one. The configuration comes as it goes to
+    """What a process does: train, and send warnings and its end. The configuration comes as it goes to
     config.json: classes of settings of a loss from outside cannot be sent."""
+    progress = _Warnings(sender)
+    warnings.showwarning = progress.show
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:
-        train(read_experiment(config), Run(path), resume=True, device=device)
+        train(read_experiment(config), Run(path), resume=True, device=device, progress=progress)
     except Exception as error:
-        sender.send(error)
+        sender.send(_End(error))
     else:
-        sender.send(None)
+        sender.send(_End())
 
 
 @contextmanager
