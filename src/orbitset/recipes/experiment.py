@@ -30,7 +30,7 @@ from orbitset.training.fit import TrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One method trained once on orbits of one kind, and judged by one protocol."""
+    """One training: a method, the orbits it learns from, and the protocol that evaluates it."""
 
     name: str
     data: str
@@ -54,12 +54,11 @@ class Experiment:
     video: VideoConfig | None = None
     """How videos become orbits, if the data are videos"""
     is_private: bool = False
-    """Where the terms of the images ask for it: nothing is kept from which one could be seen, neither images
-    nor weights"""
+    """Neither images nor weights are kept, as the licence of some images demands"""
     init: str | None = None
-    """The folder of a model whose weights are begun with"""
+    """The folder of a model to fine-tune"""
     cut_down: str | None = None
-    """In words, what makes it smaller than what it stands for; shown wherever its figures appear"""
+    """What was cut down in comparison with the complete experiment, in words; shown with all results"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", parse_method(self.method))
@@ -107,7 +106,7 @@ class Experiment:
         return self.orbits.kind == "observed"
 
     def belonging(self) -> AbstractContextManager[None]:
-        """Within it, an error about an unknown setting says which method or protocol has that setting."""
+        """A context in which errors about unknown settings say which method or protocol has them."""
         return belonging(method=self.method, protocol=self.protocol, is_observed=self.is_observed)
 
     @property
@@ -120,7 +119,7 @@ class Experiment:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the weights are kept that were best on validation images, not those at the end."""
+        """Whether the best weights on validation images are kept, instead of the last ones."""
         return self.train.keep == "best"
 
     @property
@@ -245,22 +244,23 @@ def with_method(config: Experiment, name: str) -> Experiment:
         train = replace(train, transformer_rate=1.0)
     if not method.learns_classifier and not config.classify_weight:
         train = replace(train, classifier_rate=1.0)
-    own = {setting.name for setting in fields(method.settings)}
-    shared = {name: value for name, value in to_dict(config.loss).items() if name in own}
-    loss: Any = from_dict(method.settings, shared, "loss.")
+    loss = _shared_settings(method.settings, config.loss, "loss.")
     return replace(config, method=name, train=train, loss=loss)
 
 
 def with_protocol(config: Experiment, name: str, named_by: Path | str | None = None) -> Experiment:
-    """The same judged by another protocol: settings that both have are kept."""
+    """The same with another protocol: settings of the evaluation that both have are kept."""
     settings = protocol_named(name, named_by).Settings
-    own = {setting.name for setting in fields(settings)}
-    shared = {name: value for name, value in to_dict(config.evaluation).items() if name in own}
-    evaluation: Any = from_dict(settings, shared, "evaluation.")
-    train = config.train
-    if not getattr(evaluation, "can_keep_best", False):
-        train = replace(train, keep="last")
+    evaluation = _shared_settings(settings, config.evaluation, "evaluation.")
+    can_keep_best = getattr(evaluation, "can_keep_best", False)
+    train = config.train if can_keep_best else replace(config.train, keep="last")
     return replace(config, protocol=name, train=train, evaluation=evaluation)
+
+
+def _shared_settings(settings: type, old: Any, prefix: str) -> Any:
+    own = {setting.name for setting in fields(settings)}
+    values = {name: value for name, value in to_dict(old).items() if name in own}
+    return from_dict(settings, values, prefix)
 
 
 def protocol_named(name: str, named_by: Path | str | None = None) -> type[Protocol]:
@@ -283,8 +283,8 @@ def read_experiment(values: Mapping[str, Any]) -> Experiment:
     method, protocol = built_in(parse_method(name)), PROTOCOLS.get(protocol_name)
     types = {
         "orbits": ObservedConfig if is_observed else OrbitConfig,
-        "loss": _plain(loss) if method is None else method.settings,
-        "evaluation": _plain(evaluation) if protocol is None else protocol.Settings,
+        "loss": plain_settings(loss) if method is None else method.settings,
+        "evaluation": plain_settings(evaluation) if protocol is None else protocol.Settings,
     }
     with belonging(method=name, protocol=protocol_name, is_observed=is_observed):
         return from_dict(Experiment, values, types=types)
@@ -304,17 +304,15 @@ def check_experiment(config: Experiment, named_by: Path | str) -> None:
     check_trust(names, named_by)
 
 
-def _plain(values: Any) -> Any:
-    return plain_settings(tuple(values)) if isinstance(values, Mapping) else Any
-
-
-def resolved(config: Experiment, named_by: Path | str | None = None) -> tuple[Method, Experiment]:
-    """The method of an experiment, and the experiment with the types of all its settings checked. What comes
-    from outside the package is imported: `named_by` is the file that names it, if the user did not."""
+def resolved(config: Experiment, named_by: Path | str | None = None) -> Experiment:
+    """The experiment with the types of all its settings checked. What comes from outside the package is
+    imported: `named_by` is the file that names it, if the user did not."""
     if named_by is not None:
         check_experiment(config, named_by)
-    method = method_named(config.method, named_by)
-    protocol = protocol_named(config.protocol, named_by)
-    loss: Any = from_dict(method.settings, to_dict(config.loss), "loss.")
-    evaluation: Any = from_dict(protocol.Settings, to_dict(config.evaluation), "evaluation.")
-    return method, replace(config, loss=loss, evaluation=evaluation)
+    settings = method_named(config.method, named_by).settings
+    evaluation = protocol_named(config.protocol, named_by).Settings
+    return replace(
+        config,
+        loss=from_dict(settings, to_dict(config.loss), "loss."),
+        evaluation=from_dict(evaluation, to_dict(config.evaluation), "evaluation."),
+    )

@@ -218,25 +218,25 @@ def multi_pie_study(
     on_problem: str = "stop",
 ) -> Study:
     """The paper's own experiment, on a folder that holds Multi-PIE."""
-    found = multi_pie.scan_multi_pie(root)
-    per_session = len(found.table) // len(multi_pie.SESSIONS)
+    scan = multi_pie.scan_multi_pie(root)
+    per_session = len(scan.table) // len(multi_pie.SESSIONS)
 
     def config(method: str, split: Split) -> Experiment:
-        made = faces(
+        base = faces(
             method,
             f"{MULTI_PIE}{root.resolve()}",
             split,
             images=IMAGES if images is None else images,
             images_per_epoch=per_session * len(split.train),
         )
-        orbits = replace(made.observed, crops=crops, on_problem=cast(OnProblem, on_problem))
-        return replace(made, orbits=orbits)
+        orbits = replace(base.observed, crops=crops, on_problem=cast(OnProblem, on_problem))
+        return replace(base, orbits=orbits)
 
     cuts = what_is_cut(methods, METHODS, images, IMAGES)
-    if len(found.subjects) < 129:
-        cuts.append(f"{len(found.subjects)} subjects instead of 129")
-    if found.missing:
-        cuts.append(f"{len(found.missing):,} images missing, the first is {found.missing[0]}")
+    if len(scan.subjects) < 129:
+        cuts.append(f"{len(scan.subjects)} subjects instead of 129")
+    if scan.missing:
+        cuts.append(f"{len(scan.missing):,} images missing, the first is {scan.missing[0]}")
     return _by_session(
         "multi-pie",
         config,

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,13 @@ def default_loss(name: str, **values: float) -> Any:
     return settings(**{name: value for name, value in values.items() if name in own})
 
 
+def plain_settings(values: Any) -> Any:
+    """The type of settings of what has not been imported: the names of these values, with any values."""
+    return _plain_settings(tuple(values)) if isinstance(values, Mapping) else Any
+
+
 @functools.cache
-def plain_settings(names: tuple[str, ...]) -> type:
-    """Settings of what has not been imported: their names, with any values."""
+def _plain_settings(names: tuple[str, ...]) -> type:
     return dataclasses.make_dataclass(
         "PlainSettings",
         [(name, Any) for name in names],

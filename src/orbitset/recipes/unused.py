@@ -34,20 +34,20 @@ def belonging(
         group, _, rest = name.partition(".")
         orbits = "observed orbits" if is_observed else "computed orbits"
         users: dict[str, tuple[str, Mapping[str, type]]] = {
-            "loss": (base_name(method), {one.name: one.settings for one in METHODS.values()}),
-            "evaluation": (protocol, {name: one.Settings for name, one in PROTOCOLS.items()}),
+            "loss": (base_name(method), {name: row.settings for name, row in METHODS.items()}),
+            "evaluation": (protocol, {name: kind.Settings for name, kind in PROTOCOLS.items()}),
             "orbits": (orbits, {"computed orbits": OrbitConfig, "observed orbits": ObservedConfig}),
             "video": ("a training on images", {"videos": VideoConfig}),
         }
         own, known = users.get(group.removesuffix("_settings"), ("", {}))
         setting = rest.partition(".")[0]
-        having = [one for one, settings in known.items() if setting in _names(settings)]
-        if not having or own in having:
+        owners = [
+            owner
+            for owner, settings in known.items()
+            if setting in {field.name for field in fields(settings)}
+        ]
+        if not owners or own in owners:
             raise
         user = {orbits: f"a training on {orbits}", base_name(method): method}.get(own, own)
-        listed = " and ".join(filter(None, [", ".join(having[:-1]), having[-1]]))
+        listed = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
         raise ConfigError(f"{user} does not use {name}, which belongs to {listed}") from None
-
-
-def _names(settings: type) -> set[str]:
-    return {field.name for field in fields(settings)}

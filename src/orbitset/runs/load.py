@@ -34,7 +34,7 @@ def load_run(run: Run, *, device: str = "cpu") -> tuple[Encoder, Images, Judge]:
         raise RunError(
             f"model.json and config.json of {run.path} are of different networks: {other}"
         )
-    config = resolved(config, run.path)[1]
+    config = resolved(config, run.path)
     weights = read_weights(run.path)  # before images are decoded or rendered
     check_id(weights, description, run.path)
     images = open_images(config, device)

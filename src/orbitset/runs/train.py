@@ -54,7 +54,7 @@ def train(
     is_resumed = resume and run.exists
     if not is_resumed:
         run.check_free(overwrite=overwrite)
-    config = resolved(config, run.path if is_resumed else CONFIGURATION)[1]
+    config = resolved(config, run.path if is_resumed else CONFIGURATION)
     images = open_images(config, device, progress, source=source)
     judge = Judge(config, build_protocol(config, images))
     model = build_model(config, images)
