@@ -148,7 +148,7 @@ def test_settings_that_make_no_sense_are_named(patterns, settings, message):
 def test_what_cannot_be_images_is_refused(patterns):
     images, orbits = patterns
     encoder = _encoder().fit(images, orbits)
-    with pytest.raises(ValueError, match="fitted to"):
+    with pytest.raises(ValueError, match="the training images had"):
         encoder.transform(images[:, :4])
     with pytest.raises(ValueError, match="give \\(N, H, W\\)"):
         _encoder().fit(np.zeros((4, 8, 8, 2)), [0, 0, 1, 1])

@@ -39,32 +39,29 @@ Orbits = ArrayLike | Callable[[np.ndarray], Any] | None
 
 
 class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Codes learned from groups of images that show the same thing.
+    """Learns codes from groups of images that show the same thing.
 
     Parameters
     ----------
     method : OJ, OT, OE, EX or AE, or a loss of your own: a function (codes, batch) or (codes, batch,
-        rectified) that gives a number, a class of modules called so, or the name `package.module:loss`
-        of one.
-    code_size : numbers in a code.
-    channels : width of each block of the network; the image is halved after each.
+        rectified) that gives a number, a class of such modules, or its name `package.module:loss`.
+    code_size : length of a code.
+    channels : width of each block of the network; each block halves the image.
     epochs : passes over all images.
-    orbits_per_batch, members_per_batch : how many of both a batch shows, at most.
-    learning_rate : the highest of the learning-rate schedule.
-    loss_settings : numbers of the method's loss, such as `{"margin_fraction": 0.2, "discriminate_weight": 3}`
-        for OJ, whose margin is else 0.4 of the usual squared distance of two codes.
-    classify_weight : weight of the labels `y` that are given beside orbits, which may be known for some only.
-    contrast : what the network looks at, images as `given`, or `local`, how each place differs from what is
-        around it.
-    image_shape : (H, W) or (H, W, C) of images that come as rows of features; without it rows are laid into
-        the smallest square that holds them.
-    random_state : of weights and batches.
+    orbits_per_batch, members_per_batch : orbits in a batch and members of each, at most.
+    learning_rate : maximum of the learning-rate schedule.
+    loss_settings : settings of the loss, such as `{"margin_fraction": 0.2, "discriminate_weight": 3}` for
+        OJ, whose margin is 0.4 of the usual squared distance of two codes by default.
+    classify_weight : weight of a classification loss on the labels `y`, beside orbits.
+    contrast : `given`, or `local`: the network sees local contrast instead of pixels.
+    image_shape : (H, W) or (H, W, C) of images in rows of features; by default the smallest square.
+    random_state : seed of weights and batches.
     device : where to train and encode.
 
     Attributes
     ----------
     network_ : the trained encoder, a `torch.nn.Module`.
-    codes_ : of the images it was fitted to, which `kneighbors` searches.
+    codes_ : codes of the training images, in which `kneighbors` searches.
     image_shape_ : (H, W, C) of the images it takes.
 
     >>> rng = np.random.default_rng(0)
@@ -106,12 +103,11 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.device = device
 
     def fit(self, X: ArrayLike, orbits: Orbits = None, y: ArrayLike | None = None) -> Self:
-        """Learn from images and the orbit of each; images whose orbit is -1 are not learned from.
+        """Learn from images and their orbits, which are any values, or a function from an image to its orbit.
 
-        Orbits are any values that can be compared, or a function that gives the orbit of an image. Without
-        orbits, labels `y` take their place; without both, every image is an orbit of its own, which leaves
-        nothing to tell apart. With a `classify_weight`, labels of some images are learned beside their
-        orbits; -1 is for images without a label.
+        Images of orbit -1 are left out. Without orbits, labels `y` take their place; without both, every
+        image is an orbit of its own. With `classify_weight`, labels are learned beside orbits; -1 means that
+        an image has no label.
         """
         method = self._method()
         labels = y if self.classify_weight else None
@@ -212,7 +208,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def fit_transform(
         self, X: ArrayLike, orbits: Orbits = None, y: ArrayLike | None = None
     ) -> np.ndarray:
-        """Learn, and give the codes of what was learned from."""
+        """Learn, and give the codes of the same images."""
         codes: np.ndarray = self.fit(X, orbits, y).codes_
         return codes
 
@@ -222,34 +218,34 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._encode(self._checked(X))
 
     def rectify(self, X: ArrayLike) -> np.ndarray:
-        """What each image looks like in its canonical pose, in the shape and scale of what was given."""
+        """Each image in its canonical pose, in the shape and scale of the input."""
         check_is_fitted(self)
         images = self._checked(X)
         height, width, channels = self.image_shape_
-        made = []
+        parts = []
         with torch.inference_mode():
             for batch in _batches(images):
-                shown = self._prepared(batch).to(self.device)
-                upright = self.network_.rectify(shown).clamp(0, 1)
-                made.append(F.interpolate(upright, (height, width), mode="bilinear").cpu())
-        values = torch.cat(made).permute(0, 2, 3, 1).numpy()
+                inputs = self._prepared(batch).to(self.device)
+                upright = self.network_.rectify(inputs).clamp(0, 1)
+                parts.append(F.interpolate(upright, (height, width), mode="bilinear").cpu())
+        values = torch.cat(parts).permute(0, 2, 3, 1).numpy()
         values = values * (self.high_ - self.low_) + self.low_
-        given = np.asarray(X)
-        if given.ndim == 2:
+        dimensions = np.ndim(X)
+        if dimensions == 2:
             return values.reshape(len(values), -1)[:, : self.n_features_in_]
-        return values[..., 0] if given.ndim == 3 else values
+        return values[..., 0] if dimensions == 3 else values
 
     def kneighbors(
         self, X: ArrayLike | None = None, n_neighbors: int = 5, return_distance: bool = True
     ) -> Any:
-        """The nearest images of those it was fitted to: Euclidean distances (N, K), and their rows.
+        """The nearest training images: Euclidean distances (N, K), and row numbers.
 
-        Without `X`, of each of those themselves, which do not find themselves.
+        Without `X`, the nearest other ones of every training image.
         """
         check_is_fitted(self)
-        found = NearestNeighbors(n_neighbors=n_neighbors).fit(self.codes_)
+        neighbours = NearestNeighbors(n_neighbors=n_neighbors).fit(self.codes_)
         queries = None if X is None else self.transform(X)
-        return found.kneighbors(queries, return_distance=return_distance)
+        return neighbours.kneighbors(queries, return_distance=return_distance)
 
     def _checked(self, X: ArrayLike, *, is_first: bool = False) -> np.ndarray:
         """Images as (N, H, W, C) in float64 or uint8, checked as scikit-learn does."""
@@ -275,11 +271,13 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             self.image_shape_ = shape
             self.n_features_in_ = math.prod(shape)
         elif shape != self.image_shape_:
-            raise ValueError(f"images have shape {shape}; it was fitted to {self.image_shape_}")
+            raise ValueError(
+                f"images have shape {shape}; the training images had {self.image_shape_}"
+            )
         return images
 
     def _scale(self, images: np.ndarray) -> None:
-        """Which values stand for black and white: those of the type, of [0, 1], or of the images."""
+        """Take black and white from the type of the pixels, from [0, 1], or from the range of the images."""
         if images.dtype == np.uint8:
             self.low_, self.high_ = 0.0, 255.0
             return
@@ -291,12 +289,12 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _prepared(self, images: np.ndarray) -> Tensor:
         """What the network sees: (N, C, S, S) in [0, 1]."""
         scaled = (images.astype(np.float64) - self.low_) / (self.high_ - self.low_)
-        shown = torch.from_numpy(scaled.clip(0, 1)).float().permute(0, 3, 1, 2)
+        inputs = torch.from_numpy(scaled.clip(0, 1)).float().permute(0, 3, 1, 2)
         multiple = 2 ** len(self.channels)
-        size = -(-max(shown.shape[2:]) // multiple) * multiple
-        if shown.shape[2:] == (size, size):
-            return shown.contiguous()
-        return F.interpolate(shown, (size, size), mode="bilinear")
+        size = -(-max(inputs.shape[2:]) // multiple) * multiple
+        if inputs.shape[2:] == (size, size):
+            return inputs.contiguous()
+        return F.interpolate(inputs, (size, size), mode="bilinear")
 
     def _encode(self, images: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
@@ -304,8 +302,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 self.network_.encode(self._prepared(batch).to(self.device)).cpu()
                 for batch in _batches(images)
             ]
-        found: np.ndarray = torch.cat(codes).numpy()
-        return found
+        return np.asarray(torch.cat(codes))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -339,10 +336,9 @@ def _numbered(values: ArrayLike | None, count: int, name: str = "orbits") -> np.
         raise ValueError(f"{name} have shape {own.shape} for {count} images; give one for each")
     if own.dtype.kind == "f" and not np.isfinite(own).all():
         raise ValueError(f"{name} contain NaN or infinity; give -1 for images that have none")
-    given = own if own.dtype.kind in "iuf" else list(values)  # type: ignore[arg-type]
-    has_none = [value is None or _is_minus_one(value) for value in given]
-    is_known = ~np.array(has_none, bool)
-    known = [value for value, is_none in zip(given, has_none, strict=True) if not is_none]
+    entries = own if own.dtype.kind in "iuf" else list(values)  # type: ignore[arg-type]
+    is_known = np.array([value is not None and not _is_minus_one(value) for value in entries], bool)
+    known = [value for value, has_value in zip(entries, is_known, strict=True) if has_value]
     numbers = np.full(count, NO_ORBIT, np.int64)
     numbers[is_known] = np.unique(np.asarray(known), return_inverse=True)[1]
     return numbers
@@ -352,13 +348,13 @@ def _is_minus_one(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and value == NO_ORBIT
 
 
-def _shape_of(features: int, asked: tuple[int, ...] | None) -> tuple[int, int, int]:
+def _shape_of(features: int, image_shape: tuple[int, ...] | None) -> tuple[int, int, int]:
     """The image that a row of features is."""
-    if asked is None:
+    if image_shape is None:
         side = math.isqrt(features - 1) + 1
         return side, side, 1
-    shape = (*asked, 1) if len(asked) == 2 else tuple(asked)
+    shape = (*image_shape, 1) if len(image_shape) == 2 else tuple(image_shape)
     if len(shape) != 3 or math.prod(shape) != features:
-        raise ValueError(f"image_shape is {asked}, but rows have {features} features")
+        raise ValueError(f"image_shape is {image_shape}, but rows have {features} features")
     height, width, channels = shape
     return height, width, channels
