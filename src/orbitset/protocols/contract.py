@@ -1,8 +1,7 @@
-"""How codes are judged: the contract of every protocol.
+"""The contract of protocols, which evaluate codes on held-out images.
 
-A protocol gets the images that were held out, and a function `encode` from images to codes. It encodes what
-it needs and gives scores. A protocol from outside the package is a class `package.module:Name` that
-implements `Protocol`.
+A protocol gets the held-out images and a function `encode` from images to codes, and gives scores. A protocol
+of your own is a class `package.module:Name` that implements `Protocol`.
 """
 
 from abc import ABC, abstractmethod
@@ -19,9 +18,9 @@ from orbitset.evaluation.score import Score
 
 Encode = Callable[[Tensor], Tensor]
 Measure = Callable[[Tensor, Tensor], float]
-"""A measure from outside: of the codes (N, D) and the labels (N,) of held-out images"""
+"""A measure of your own: a number from codes (N, D) and labels (N,) of held-out images"""
 Scores = Mapping[str, Score | float]
-"""Scores by the name of their measure; a plain number is noted beside them and has no baselines"""
+"""Scores by measure; a plain number is recorded without baselines"""
 Say = Callable[[str], None]
 OVER_SEEDS = (
     "Every seed is a training of its own on the same images. "
@@ -31,12 +30,12 @@ OVER_SEEDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a reader of results needs to know about a protocol. It is kept with them."""
+    """What a reader of results needs to know about a protocol; stored with the results."""
 
     how: str
-    """How it is measured: a paragraph for the page"""
+    """A paragraph for the report: how the scores are measured"""
     measures: Mapping[str, str] = field(default_factory=dict)
-    """Each measure in words, the most important one first"""
+    """Each measure in words, the most important first"""
     curves: tuple[str, ...] = ()
     """Measures that are drawn against epochs"""
     kept_by: str | None = None
@@ -46,7 +45,7 @@ class About:
     paired_over: Literal["splits", "seeds"] = "seeds"
     """What tests between trained methods are paired over"""
     fewest_splits: int = 1
-    """A training needs scores on so many splits to be tested"""
+    """Splits that a test of significance needs at least"""
     tested_share: float | None = None
     """The size of a split's test part over that of what it is independent of; None if there are no splits"""
     about_tests: str = OVER_SEEDS
@@ -68,7 +67,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """What `orbitset evaluate` may be asked for; None leaves the protocol's own number."""
+    """Options of `orbitset evaluate`; None means the protocol's default."""
 
     shots: tuple[int, ...] | None = None
     neighbours: int | None = None
@@ -78,10 +77,10 @@ class Numbers:
 
 
 class Protocol(ABC):
-    """Judges one training. Every implementation is final."""
+    """Evaluates one training. Every implementation is final."""
 
     orbits: ClassVar[Literal["computed", "observed"]]
-    """Which orbits it judges"""
+    """The kind of orbits that it evaluates"""
     about: About
     Settings: ClassVar[type]
     """A frozen dataclass: what `evaluation.…` may set"""
@@ -97,22 +96,22 @@ class Protocol(ABC):
 
     @abstractmethod
     def scores(self, codes: Mapping[str, Labelled], encode: Encode) -> Scores:
-        """What a record of metrics.jsonl says. Scores lie between 0 and 1, and more is better."""
+        """The scores of one evaluation, a line of metrics.jsonl: between 0 and 1, more is better."""
 
     def figures(self, model: Encoder, encode: Encode) -> dict[str, Tensor]:
-        """What figures are drawn from; see report/ for the names that it knows."""
+        """Arrays for the figures, by the names that report/ knows."""
         return {}
 
     def pairs(self, encode: Encode) -> tuple[Labelled, str] | None:
-        """Codes to measure verification thresholds on, and what their labels mean; None if there are none."""
+        """Codes on which verification thresholds are measured, and what their labels mean; None for none."""
         return None
 
     def rows(self, records: list[dict[str, Any]]) -> dict[str, Score]:
-        """Further scores of the trained model, from all records of its training."""
+        """Further scores, from all evaluations during the training."""
         return {}
 
     def evaluate_anew(self, encode: Encode, numbers: Numbers, say: Say) -> dict[str, Score]:
-        """What `orbitset evaluate` prints."""
+        """The scores that `orbitset evaluate` prints."""
         if numbers != Numbers():
             raise ConfigError("this protocol has no numbers of labelled or test images to choose")
         scores = evaluate(self, encode, {})

@@ -252,7 +252,7 @@ def transformed_pairs(test: AffineOrbits, encode: Encode) -> tuple[Labelled, str
     codes = encode_members(encode, test, orbit, member)
     return Labelled(
         codes, orbit
-    ), "transformed test images, where versions of one are the same thing"
+    ), "transformed test images, where versions of one image are the same thing"
 
 
 def _score(accuracy: Accuracy, sides: Mapping[str, list[float]] | None = None) -> Score:

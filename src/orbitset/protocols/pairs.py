@@ -1,8 +1,7 @@
-"""Verification and retrieval on observed orbits: the paper's faces.
+"""Verification and retrieval on observed orbits: the paper's experiment on faces.
 
-What is tested on was not trained on. On each part of it the AUC over all pairs says whether images of one
-label are nearer than those of two, and top-1 how often the nearest image has the query's label, after those
-that would be too easy to find are left out.
+Verification is the AUC over all pairs of held-out images. Retrieval is top-1: how often the nearest image has
+the query's label, after exclusions of images that would be too easy to find.
 """
 
 from collections.abc import Mapping
@@ -35,8 +34,9 @@ _MOST_TSNE_POINTS = 2_600
 _FARS = (0.001, 0.01, 0.1)
 _TOP = 5
 _MOST_CALIBRATED = 4_000
-"""Images compared with one another for thresholds; more would say the same"""
+"""Images on which thresholds are measured, at most"""
 _MOST_NAMED = 4
+"""Values that are named one by one, at most"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +48,17 @@ class PairsSettings:
     train: tuple[str, ...]
     test: tuple[str, ...]
     validation: tuple[str, ...] = ()
-    """To choose a stopping time on; if there are none, the end of training counts"""
+    """For early stopping; without them, the end of training is evaluated"""
     exclude: tuple[str, ...] = ()
-    """Retrieval leaves out images of the query's label that share one of these factors with it"""
+    """Retrieval excludes images of the query's label that share one of these factors with it"""
     apart: int = 0
-    """Retrieval leaves out frames of one video that are fewer frames than this away from the query"""
+    """Retrieval excludes frames of the query's video that are nearer to it than this many frames"""
     seed: int = 0
-    """Seed of what the figures show"""
+    """Random seed of the figures"""
     pictures: int = 40
-    """Queries kept for the figures, with their nearest images; 0 for none"""
+    """Number of queries in the figures; 0 for none"""
     tsne_labels: int = 10
-    """Labels whose test images are drawn in the plane; 0 for none"""
+    """Number of labels in the t-SNE figure; 0 for none"""
 
     def __post_init__(self) -> None:
         for name in ("train", "test"):
@@ -90,8 +90,8 @@ class Pairs(Protocol):
     Settings = PairsSettings
     about = About(
         how="Verification: AUC over all pairs of held-out images, by their squared distance. Retrieval: "
-        "top-1, how often the nearest held-out image shows the same, after those that would be too easy to "
-        "find are left out.",
+        "top-1, how often the nearest held-out image shows the same, after exclusions of images that would "
+        "be too easy to find.",
         measures={"auc": "verification AUC", "top1": "top-1 retrieval"},
         curves=MEASURES,
         kept_by="top1",
@@ -116,8 +116,8 @@ class Pairs(Protocol):
 
     @property
     def rule(self) -> Rule | None:
-        """What retrieval leaves out: images of the query's label that share one of the factors with it, and
-        frames of its moment."""
+        """The exclusions of retrieval: images of the query's label that share a factor with it, and frames
+        near to it."""
         shared: Rule | None = None
         for factor in self.settings.exclude:
             shared = Same(factor) if shared is None else shared | Same(factor)
@@ -145,9 +145,9 @@ class Pairs(Protocol):
         return scores
 
     def score(self, codes: Labelled, images: ObservedImages) -> dict[str, float]:
-        """AUC and top-1 of the codes of images, and how many queries nothing could answer."""
-        answered = self.retrieved(codes, images)
-        if answered.num_unanswerable == len(codes):
+        """AUC and top-1, and the number of queries that have nothing to find."""
+        retrieval = self.retrieved(codes, images)
+        if retrieval.num_unanswerable == len(codes):
             raise DataError(
                 f"no test image has another of its {self.images.label} to find, once those that share its "
                 f"{' or '.join(self.settings.exclude)} are left out",
@@ -159,19 +159,19 @@ class Pairs(Protocol):
             raise DataError(f"the test images cannot be scored: {error}") from None
         return {
             "auc": auc,
-            "top1": answered.precision_at(1),
-            "unanswerable": answered.num_unanswerable,
+            "top1": retrieval.precision_at(1),
+            "unanswerable": retrieval.num_unanswerable,
         }
 
     def retrieved(self, codes: Labelled, images: ObservedImages, **options: Any) -> Retrieval:
-        """What every image finds among the others, without what the experiment leaves out."""
+        """Retrieval of every image among the others, with the experiment's exclusions."""
         factors = {name: ids.to(codes.codes.device) for name, ids in images.factors.items()}
         if self.settings.apart:
             factors["frame"] = frames_of(images).to(codes.codes.device)
         return retrieve(codes, factors=factors, exclude=self.rule, **options)
 
     def rows(self, records: list[dict[str, Any]]) -> dict[str, Score]:
-        """With validation images also the scores where these would have stopped the training."""
+        """The scores by early stopping, if there are validation images."""
         if "va" not in self.images.sides or len(records) < 2:
             return {}
         stopped = {
@@ -186,7 +186,7 @@ class Pairs(Protocol):
 
     @torch.inference_mode()
     def figures(self, model: Encoder, encode: Encode) -> dict[str, Tensor]:
-        """Of private images nothing from which one could be seen."""
+        """Nothing for private images, which must not be shown."""
         arrays: dict[str, Tensor] = {}
         if self.images.is_private:
             return arrays
@@ -197,7 +197,7 @@ class Pairs(Protocol):
         return arrays
 
     def _in_the_plane(self, encode: Encode) -> dict[str, Tensor]:
-        """The codes of the first few labels, evenly thinned if they are many."""
+        """The codes of the first few labels, thinned evenly if they are many."""
         test = self.images.sides["te"]
         ids = test.factors[self.images.label]
         first = ids.unique()[: self.settings.tsne_labels]
@@ -210,14 +210,14 @@ class Pairs(Protocol):
         return {"tsne": points, "tsne_labels": codes.labels}
 
     def _pictures(self, model: Encoder, encode: Encode) -> dict[str, Tensor]:
-        """Random queries with their targets, their nearest images and what is decoded from them; and the
-        first mistakes in the order of all queries, since there may be none among those."""
+        """Random queries with their targets, nearest and decoded images; and the first mistakes among all
+        queries, since there may be none among those."""
         test = self.images.sides["te"]
-        retrieved = self.retrieved(self.images.encode(encode, test), test)
-        answerable = retrieved.answerable_Q.nonzero().squeeze(1).cpu()
+        retrieval = self.retrieved(self.images.encode(encode, test), test)
+        answerable = retrieval.answerable_Q.nonzero().squeeze(1).cpu()
         generator = stream("pictures", self.settings.seed)
         order = answerable[torch.randperm(len(answerable), generator=generator)]
-        nearest_Q, is_hit_Q = retrieved.nearest_QK[:, 0].cpu(), retrieved.is_hit_QK[:, 0].cpu()
+        nearest_Q, is_hit_Q = retrieval.nearest_QK[:, 0].cpu(), retrieval.is_hit_QK[:, 0].cpu()
         orbits = self.images.orbits_of(test)
         orbit_N = group_orbits(dict(test.factors), self.images.config.orbit)[0]
 
@@ -251,14 +251,14 @@ class Pairs(Protocol):
         """The test images, or those of some labels if there are many. Validation images are none of them:
         weights may have been chosen by these."""
         images, label = self.images.sides["te"], self.images.label
+        label_N = images.factors[label]
         if len(images) > _MOST_CALIBRATED:
             # whole labels, since images of one label lie next to each other
-            count = images.factors[label].bincount()
+            count = label_N.bincount()
             order = torch.randperm(len(count), generator=stream("calibration"))
             chosen = order[count[order].cumsum(0) <= _MOST_CALIBRATED]
             chosen = chosen if len(chosen) > 1 else order[:2]
-            labels = images.factors[label]
-            images = images[torch.isin(labels, chosen.to(labels.device))]
+            images = images[torch.isin(label_N, chosen.to(label_N.device))]
         values = self.settings.test
         held_out = f"{self.settings.split_by} {', '.join(values)}"
         if len(values) > _MOST_NAMED:
@@ -284,12 +284,12 @@ class Pairs(Protocol):
             scores[f"eer{suffix}"] = verified.eer
             for far in _FARS:
                 scores[f"tar_at_far_{far}{suffix}"] = verified.at(far).tar
-            retrieved = self.retrieved(codes, images, k=_TOP, metric=metric, whole_ranking=True)
-            scores[f"top1{suffix}"] = retrieved.precision_at(1)
-            scores[f"top{_TOP}{suffix}"] = retrieved.precision_at(_TOP)
-            scores[f"map{suffix}"] = retrieved.mean_average_precision
-        if retrieved.num_unanswerable:
-            say(f"{retrieved.num_unanswerable:,} queries have nothing to find and are not scored")
+            retrieval = self.retrieved(codes, images, k=_TOP, metric=metric, whole_ranking=True)
+            scores[f"top1{suffix}"] = retrieval.precision_at(1)
+            scores[f"top{_TOP}{suffix}"] = retrieval.precision_at(_TOP)
+            scores[f"map{suffix}"] = retrieval.mean_average_precision
+        if retrieval.num_unanswerable:
+            say(f"{retrieval.num_unanswerable:,} queries have nothing to find and are not scored")
         say("clustering")
         clusters = cluster_scores(codes)
         scores |= {"nmi": clusters.nmi, "ari": clusters.ari}
