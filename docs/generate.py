@@ -16,7 +16,7 @@ from orbitset.recipes.faces import PAPER, Split
 from orbitset.recipes.real_faces import pie32, pointing04
 from orbitset.recipes.reproduce import Asked, study_of
 from orbitset.recipes.study import Study
-from orbitset.report.tables import format_p, format_paper, format_value, ordered
+from orbitset.report.tables import Bold, format_p, format_paper, format_value, ordered
 from orbitset.results.recorded import RecordedStudy, read_recorded
 from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
@@ -106,7 +106,7 @@ def faces_table(name: str) -> str:
 
 def _ahead(test: dict[str, Any]) -> str:
     difference = round(test["difference"], 3) + 0.0  # never -0.000
-    return f"{difference:+.3f}, p {format_p(test['p_corrected'])}"
+    return f"{difference:+.3f}, p {_bold(format_p(test['p_corrected']))}"
 
 
 def _with_interval(row: dict[str, Any]) -> str:
@@ -169,13 +169,18 @@ def study_table(name: str) -> str:
         cells = [NAMES.get(label, label), format_paper(row), format_value(row)]
         if label in roles:
             only = f" --methods {label} --no-extras" if roles[label] == "method" else ""
-            cells += [format_p(row["p_corrected"]), str(row["seeds"])]
+            cells += [_bold(format_p(row["p_corrected"])), str(row["seeds"])]
             cells += [f"{found['seconds'][label] / 60:.0f} min"]
             cells += [f"`orbitset reproduce {name}{only}`"]
         else:
             cells += [""] * 4
         lines.append(cells)
     return _with_origin(name, study, found, head, lines)
+
+
+def _bold(text: str) -> str:
+    """As Markdown shows a p below 0.05."""
+    return f"**{text}**" if isinstance(text, Bold) else text
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

@@ -66,9 +66,7 @@ def test_p_below_five_percent_is_bold_in_every_table():
         _row("OE", p_corrected=2e-9, **tested),
         _row("AE", p_corrected=0.05, **tested),
     ]
-    about = (
-        "p: corrected resampled t-test (Nadeau and Bengio), Bonferroni-corrected for 3 comparisons;"
-    )
+    about = "p: corrected resampled t-test, Bonferroni-corrected for 3 comparisons;"
     text = text_table(rows)
     assert "p < 1e-6 *\n" in text and "p 0.05\n" in text
     assert f"{about} p < 0.05 is marked *." in text.replace("\n", " ")

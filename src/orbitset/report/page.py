@@ -29,9 +29,9 @@ from orbitset.run_folder import Run
 
 _STOPPED = (
     "The checkpoint of each method is chosen on one half of a random split of the test orbits, and scored on "
-    "the other half. The mean and s.d. are over splits, with seeds averaged within each. Other readings of "
+    "the other half: its mean and s.d. are over splits, with seeds averaged within each. Other readings of "
     "OJ keep the settings that were chosen for it. Raw pixels and the untrained encoder need no checkpoint: "
-    "they are scored on all test images, and their s.d. is over draws of the labelled images."
+    "they are scored on all test images, and their s.d. is over draws."
 )
 _STOPPED_BY_PART = (
     "The checkpoint of each method is chosen for each measure on a part of the data that is neither "

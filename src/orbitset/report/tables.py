@@ -35,7 +35,7 @@ _SUFFIXES = {
     "_cosine": ", cosine",
 }
 _TEST_NAMES = {
-    "corrected-t": "corrected resampled t-test (Nadeau and Bengio)",
+    "corrected-t": "corrected resampled t-test",
     "paired-t": "paired t-test",
     "wilcoxon": "Wilcoxon signed-rank test",
 }
@@ -172,11 +172,15 @@ def format_paper(row: _Row) -> str:
 
 
 def score_cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of one metric, without columns that have nothing in them."""
+    """The head and the rows of one metric, without columns that have nothing in them. Beside intervals over
+    seeds, those over draws are left out."""
+    has_seeds = any(row.get("seeds_low") is not None for row in rows)
     columns = {
         "method": [row["method"] for row in rows],
         "mean ± s.d.": [format_value(row) for row in rows],
-        "2.5 – 97.5 %": [format_interval(row.get("low"), row.get("high")) for row in rows],
+        "2.5 – 97.5 %": [
+            "" if has_seeds else format_interval(row.get("low"), row.get("high")) for row in rows
+        ],
         "paper": [format_paper(row) for row in rows],
         "p": [format_p(row.get("p_corrected")) for row in rows],
         "95 % over seeds": [
