@@ -3,7 +3,9 @@
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
@@ -31,13 +33,17 @@ def file_name(label: str) -> str:
     return re.sub(r"[^\w.=-]+", "-", label).strip("-")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside and rename, so that a reader finds the old content or the new, whole."""
+def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -> None:
+    """Write beside and rename, so that a reader finds the old content or the new, whole. Large content may be
+    a function that writes into a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            file.write(content)
+            if callable(content):
+                content(file)
+            else:
+                file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

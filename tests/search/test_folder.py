@@ -1,11 +1,17 @@
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
 
 import numpy as np
 import pytest
 
+from orbitset import files
 from orbitset.errors import RunError
-from orbitset.search import folder as folders
-from orbitset.search.folder import locked, read_state, write_state
+from orbitset.search.folder import check_free, locked, read_header, read_state, write_state
 from orbitset.search.stored import StoredCodes
 
 NAMES = ["a/ü.png", None, "日本\n", "\udcff.png", ""]
@@ -17,9 +23,14 @@ def _codes(num=5):
     return codes
 
 
-def _change(path, **changes):
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, **changes}))
+def _rewrite(path, **entries):
+    """The file of an index with other content, and right checksums."""
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    content |= {name.replace("_", "."): text for name, text in entries.items()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in content.items():
+            archive.writestr(name, text)
 
 
 @pytest.fixture
@@ -34,73 +45,83 @@ def _files(folder):
 
 def test_what_is_written_is_read(folder):
     state = read_state(folder)
-    assert state.names == NAMES and state.header.num_items == 4
+    assert state.names == NAMES and state.header == read_header(folder)
+    assert (state.header.model_id, state.header.code_size, state.header.kind) == (
+        "model",
+        3,
+        "flat",
+    )
     assert np.array_equal(state.codes.of(np.arange(5)), _codes().of(np.arange(5)))
-    assert _files(folder) == ["codes.0.faiss", "index.json", "items.0.jsonl"]
+    assert _files(folder) == ["index.zip"]
 
 
-def test_the_next_generation_replaces_the_one_before(folder):
-    (folder / "codes.7.faiss").touch()  # what a killed writer left
-    (folder / ".index.json.123.part").touch()
-    (folder / "notes.txt").touch()
-    assert write_state(folder, "model", _codes(1), ["one"]).generation == 8
-    assert read_state(folder).names == ["one"]
-    assert _files(folder) == ["codes.8.faiss", "index.json", "items.8.jsonl", "notes.txt"]
+def test_every_change_has_a_revision_of_its_own(folder):
+    before = read_header(folder)
+    after = write_state(folder, "model", _codes(), NAMES)
+    assert before != after == read_header(folder)
 
 
-@pytest.mark.parametrize("name", ["codes.0.faiss", "items.0.jsonl"])
-def test_damaged_data_is_refused(folder, name):
-    whole = (folder / name).read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 1
-    for content, words in ((whole[:-1], "bytes, index.json says"), (bytes(flipped), "checksum")):
-        (folder / name).write_bytes(content)
-        with pytest.raises(RunError, match=f"{name} is damaged: .*{words}"):
-            read_state(folder)
-    (folder / name).unlink()
-    with pytest.raises(RunError, match=f"is damaged: {name} is missing"):
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(folder):
+    for name in (".index.zip.123.part", "notes.txt"):
+        (folder / name).touch()
+    write_state(folder, "model", _codes(1), ["one"])
+    assert read_state(folder).names == ["one"] and _files(folder) == ["index.zip", "notes.txt"]
+
+
+def test_a_flipped_bit_anywhere_changes_nothing_or_is_refused(folder):
+    whole = (folder / "index.zip").read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        (folder / "index.zip").write_bytes(bytes(flipped))
+        try:
+            state = read_state(folder)
+        except RunError as error:
+            assert "index.zip is damaged: " in str(error)
+            refused += 1
+        else:  # a date, a flag, an unused field
+            assert state.names == NAMES
+            assert np.array_equal(state.codes.of(np.arange(5)), _codes().of(np.arange(5)))
+    assert refused > len(whole) / 2
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, -1])
+def test_a_file_that_is_cut_off_is_refused(folder, length):
+    whole = (folder / "index.zip").read_bytes()
+    (folder / "index.zip").write_bytes(whole[:length])
+    with pytest.raises(RunError, match="index.zip is damaged"):
         read_state(folder)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": 2}, "holds an index of format 2; this version reads format 1"),
+        ({"version": 3}, "holds an index of format 3; this version reads format 2"),
         ({"format": "another"}, "belongs to another program"),
-        ({"kind": "round"}, "kind 'round'"),
-        ({"model_id": None}, "of model None"),
-        ({"code_size": 0}, "0 is not a count"),
-        ({"generation": "../1"}, "is not a count"),
-        ({"codes": 3}, "is damaged"),
-        ({"num_items": 3}, "items.0.jsonl has 4 items, index.json says 3"),
-        ({"code_size": 4}, "codes.0.faiss is damaged: it holds an IndexFlatL2 of 3 entries"),
-        ({"kind": "hnsw"}, "codes.0.faiss is damaged: it holds an IndexFlatL2"),
+        ({"code_size": 4}, "is damaged: it holds an IndexFlatL2 of 3 entries"),
+        ({"kind": "hnsw"}, "is damaged: it holds an IndexFlatL2"),
+        ({"colour": "red"}, "is damaged: .*colour"),
     ],
 )
 def test_a_header_that_is_not_right_is_refused(folder, changes, words):
-    _change(folder / "index.json", **changes)
+    with zipfile.ZipFile(folder / "index.zip") as archive:
+        content = json.loads(archive.read("index.json"))
+    _rewrite(folder / "index.zip", index_json=json.dumps({**content, **changes}))
     with pytest.raises(RunError, match=words):
         read_state(folder)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b"{}"])
 def test_a_header_that_is_no_header_is_refused(folder, text):
-    (folder / "index.json").write_bytes(text)
-    with pytest.raises(RunError, match="index.json is damaged"):
+    _rewrite(folder / "index.zip", index_json=text)
+    with pytest.raises(RunError, match="index.zip is damaged"):
         read_state(folder)
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (NAMES[:-1], "codes.0.faiss has 5 codes, items.0.jsonl has 4 names"),
-        ([*NAMES[:-1], NAMES[0]], "has 3 items, index.json says 4"),
-        ([*NAMES[:-1], 7], "7 is not a name"),
-    ],
-)
-def test_items_that_do_not_fit_the_codes_are_refused(tmp_path, names, words):
-    write_state(tmp_path, "model", _codes(), names)
-    with pytest.raises(RunError, match=words):
+def test_names_that_do_not_fit_the_codes_are_refused(tmp_path):
+    write_state(tmp_path, "model", _codes(), NAMES[:-1])
+    with pytest.raises(RunError, match="it has 5 codes and 4 names"):
         read_state(tmp_path)
 
 
@@ -110,29 +131,31 @@ def test_a_folder_without_an_index_is_told(tmp_path):
     assert raised.value.exit_code == 2
 
 
-def test_a_reader_goes_on_to_the_generation_that_a_writer_has_just_made(folder, monkeypatch):
-    read, is_first = folders._read_data, [True]
+def test_an_index_of_the_first_format_is_refused_with_what_to_do(tmp_path):
+    for name in ("codes.0.faiss", "items.0.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "index.json").write_text('{"format": "orbitset index", "version": 1}')
+    for read in (read_header, read_state):
+        with pytest.raises(RunError, match="format 1.*anew: orbitset index add MODEL"):
+            read(tmp_path)
+    with pytest.raises(RunError, match="already holds an index"):
+        check_free(tmp_path, overwrite=False)
+    check_free(tmp_path, overwrite=True)
+    write_state(tmp_path, "model", _codes(), NAMES)
+    assert read_state(tmp_path).names == NAMES and _files(tmp_path) == ["index.zip"]
 
-    def overtaken(folder, header):
-        if is_first:
-            is_first.clear()
-            write_state(folder, "model", _codes(1), ["new"])
-        return read(folder, header)
 
-    monkeypatch.setattr(folders, "_read_data", overtaken)
-    assert read_state(folder).names == ["new"]
+def test_a_reader_keeps_what_it_opened_when_a_writer_overtakes_it(folder, monkeypatch):
+    read = StoredCodes.read
 
-
-def test_a_reader_that_is_overtaken_again_and_again_gives_up(folder, monkeypatch):
-    read = folders._read_data
-
-    def overtaken(folder, header):
+    def overtaken(*args):
         write_state(folder, "model", _codes(1), ["new"])
-        return read(folder, header)
+        return read(*args)
 
-    monkeypatch.setattr(folders, "_read_data", overtaken)
-    with pytest.raises(RunError, match="changes too fast"):
-        read_state(folder)
+    monkeypatch.setattr(StoredCodes, "read", overtaken)
+    assert read_state(folder).names == NAMES
+    monkeypatch.undo()
+    assert read_state(folder).names == ["new"]
 
 
 def test_two_writers_are_refused(folder):
@@ -154,40 +177,63 @@ def _killed(*_args, **_kwargs):
     raise Killed
 
 
-@pytest.mark.parametrize("moment", ["codes half", "codes", "items", "header", "end"])
-def test_a_writer_that_is_killed_leaves_the_old_or_the_new(folder, monkeypatch, moment):
-    clear, before = folders._clear, read_state(folder).header
-    monkeypatch.setattr(folders, "_clear", _killed)  # nothing runs after a kill
+@pytest.mark.parametrize("moment", ["codes half", "codes", "rename", "end"])
+def test_a_writer_that_stops_leaves_the_old_or_the_new(folder, monkeypatch, moment):
+    before = read_state(folder).header
     match moment:
         case "codes half":
-            monkeypatch.setattr(
-                StoredCodes, "write", lambda self, write: (write(b"IxF2"), _killed())
-            )
+            monkeypatch.setattr(StoredCodes, "write", lambda self, write: _killed(write(b"IxF2")))
         case "codes":
-            monkeypatch.setattr(folders.os, "fsync", _killed)
-        case "items":
-            monkeypatch.setattr(folders.json, "dumps", _killed)
-        case "header":
-            monkeypatch.setattr(folders, "write_atomically", _killed)
+            monkeypatch.setattr(files.os, "fsync", _killed)
+        case "rename":
+            monkeypatch.setattr(files.Path, "replace", _killed)
+        case "end":
+            monkeypatch.setattr(files.Path, "iterdir", _killed)
     with pytest.raises(Killed):
         write_state(folder, "model", _codes(1), ["new"])
     monkeypatch.undo()
-    assert folders._clear is clear
     state = read_state(folder)
     if moment == "end":
         assert state.names == ["new"]
     else:
         assert state.names == NAMES and state.header == before
     write_state(folder, "model", _codes(2), ["x", "y"])
-    assert read_state(folder).names == ["x", "y"] and len(_files(folder)) == 3
+    assert read_state(folder).names == ["x", "y"] and _files(folder) == ["index.zip"]
+
+
+WRITER = """
+import sys, time
+from orbitset.search import Index
+index = Index.open(sys.argv[1])
+print("ready", flush=True)
+for number in range(10**6):
+    index.add([str(number)], [[number, 0, 0]])
+    print(number, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_leaves_a_whole_index(folder):
+    """At two moments while it adds one item after the other."""
+    for number in range(2):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(0.05 + 0.02 * number)
+        os.kill(writer.pid, signal.SIGKILL)
+        told = [int(line) for line in writer.communicate()[0].split()]
+        names = read_state(folder).names
+        assert {str(item) for item in told} <= set(names)
+        with locked(folder):  # the lock went with the process
+            write_state(folder, "model", _codes(), NAMES)
+        assert _files(folder) == [".lock", "index.zip"]
 
 
 def test_a_write_that_fails_leaves_nothing_behind(folder, monkeypatch):
     def full(*_args):
         raise OSError(28, "No space left on device")
 
-    before = _files(folder)
-    monkeypatch.setattr(folders, "write_atomically", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_state(folder, "model", _codes(1), ["new"])
-    assert _files(folder) == before and read_state(folder).names == NAMES
+    assert _files(folder) == ["index.zip"] and read_state(folder).names == NAMES

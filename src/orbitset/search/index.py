@@ -1,4 +1,4 @@
-"""An index of named codes on disk: add, remove, and find the nearest.
+"""An index of named codes on disk: add and remove items, and find the nearest.
 
 A flat index looks at every code and is exact. An ivf index groups codes into lists once there are many, and
 looks into the nearest lists; an hnsw index follows a graph of neighbours. Both are fast and may miss some.
@@ -18,7 +18,6 @@ import numpy as np
 from orbitset.errors import DataError, RunError, check_choice
 from orbitset.search.distances import checked_codes
 from orbitset.search.folder import (
-    Header,
     State,
     check_free,
     locked,
@@ -29,12 +28,12 @@ from orbitset.search.folder import (
 from orbitset.search.stored import Kind, StoredCodes
 
 _MOST_REMOVED = 1 / 3
-"""Of the rows; beyond it an index that cannot give rows up is built anew"""
+"""The share of removed rows from which on an index that is not exact is built anew"""
 
 
 @dataclass(frozen=True)
 class Added:
-    """How many names were new, and how many had been there and have another code now."""
+    """How many names were new, and how many were known and have a new code."""
 
     added: int
     replaced: int
@@ -42,7 +41,7 @@ class Added:
 
 @dataclass(frozen=True)
 class Removed:
-    """How many items are gone, and which names were not there."""
+    """How many items were removed, and which names were unknown."""
 
     removed: int
     unknown: list[str]
@@ -50,7 +49,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class Found:
-    """What each query found, nearest first, of equally near items the one added first."""
+    """The nearest items of each query, nearest first; equally near ones in the order they were added."""
 
     names: list[list[str]]
     distances_QK: np.ndarray
@@ -58,7 +57,7 @@ class Found:
 
 
 class Index:
-    """Names and codes made by one model, in a folder that always holds a whole index."""
+    """Names and codes of one model, in a folder that holds a whole index at any moment."""
 
     def __init__(self, folder: Path, state: State) -> None:
         """Use `create` or `open`."""
@@ -76,7 +75,7 @@ class Index:
         kind: Kind = "flat",
         overwrite: bool = False,
     ) -> "Index":
-        """Start an empty index; one that is there is replaced only when that is asked for."""
+        """Create an empty index; an existing one is replaced only with `overwrite`."""
         check_choice("kind", kind, get_args(Kind))
         if code_size < 1:
             raise ValueError(f"code_size is {code_size}; give at least 1")
@@ -118,7 +117,7 @@ class Index:
 
     @property
     def names(self) -> list[str]:
-        """In the order they were added; what was replaced counts as added then."""
+        """In the order they were added; a replaced item counts as added when it was replaced."""
         return list(self._row_of)
 
     def __len__(self) -> int:
@@ -127,18 +126,12 @@ class Index:
     def __contains__(self, name: object) -> bool:
         return name in self._row_of
 
-    def code_of(self, name: str) -> np.ndarray:
-        if name not in self._row_of:
-            raise DataError(f"there is no {name} in the index at {self.folder}")
-        code_D: np.ndarray = self._codes.of(np.array([self._row_of[name]]))[0]
-        return code_D
-
     def add(self, names: Sequence[str], codes_ND: np.ndarray) -> Added:
-        """Add items, or replace the codes of those that are there: all of them, or none."""
+        """Add items, and replace the codes of known ones: all of them, or none after an error."""
         names = _as_list(names)
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
-            raise ValueError(f"{twice[0]} is named twice; give each name once")
+            raise ValueError(f"{twice[0]} is named twice; give every name once")
         codes_ND = checked_codes(codes_ND, size=self.code_size, names=names)
         with self.changes():
             replaced = self._drop(names)
@@ -151,25 +144,18 @@ class Index:
         return Added(added=len(names) - replaced, replaced=replaced)
 
     def remove(self, names: Sequence[str]) -> Removed:
-        """Remove items. A flat index gives up their codes at once, the others by and by, or in `rebuild`."""
+        """Remove items. A flat index drops their codes at once, the others once many are removed."""
         names = list(dict.fromkeys(_as_list(names)))
         with self.changes():
             unknown = [name for name in names if name not in self._row_of]
             removed = self._drop(names)
         return Removed(removed, unknown)
 
-    def rebuild(self) -> None:
-        """Give up the codes of all removed items now, and fit the index to those that are left."""
-        with self.changes():
-            self._is_changed = True
-            self._take_out()
-            self._codes.fit_lists(anew=True)
-
     @contextmanager
     def changes(self) -> Iterator[None]:
-        """Write all that is added and removed inside at once, at the end; after an error none of it.
+        """Write all additions and removals inside at once, at the end; after an error none of them.
 
-        Searching inside finds what has been added so far. No other process can write meanwhile.
+        Searching inside includes what has been added so far. No other process can write meanwhile.
         """
         if self._is_changing:
             yield
@@ -196,7 +182,7 @@ class Index:
     ) -> Found:
         """The k nearest items of each query, or all where there are fewer.
 
-        `exclude_self` has a name per query, which that query does not find.
+        `exclude_self` has a name for each query, which is left out of its results.
         """
         if k < 1:
             raise ValueError(f"k is {k}; give at least 1")
@@ -224,16 +210,14 @@ class Index:
         return np.fromiter(self._dead, np.int64, len(self._dead))
 
     def _take(self, state: State) -> None:
-        """Be what is in the folder."""
-        self._header: Header = state.header
-        self._codes: StoredCodes = state.codes
-        self._names: list[str | None] = list(state.names)
+        """Become what the folder holds."""
+        self._header, self._codes, self._names = state.header, state.codes, list(state.names)
         self._row_of = {name: row for row, name in enumerate(self._names) if name is not None}
         self._dead = {row for row, name in enumerate(self._names) if name is None}
         self._is_changed = False
 
     def _drop(self, names: Sequence[str]) -> int:
-        """Forget those of the names that are there; their rows stay, to be passed over."""
+        """Forget the known ones among the names; their rows stay, and are passed over."""
         rows = [self._row_of.pop(name) for name in names if name in self._row_of]
         for row in rows:
             self._names[row] = None
@@ -242,7 +226,7 @@ class Index:
         return len(rows)
 
     def _take_out(self) -> None:
-        """Take the rows of dropped items out; the others move up."""
+        """Take out the rows of removed items; the others move up."""
         self._codes.take_out(self._dead_rows)
         self._names = [name for name in self._names if name is not None]
         self._row_of = {str(name): row for row, name in enumerate(self._names)}

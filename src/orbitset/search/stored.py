@@ -1,7 +1,7 @@
-"""Codes in rows numbered from 0, kept in FAISS, which finds the nearest of them.
+"""Codes in rows numbered from 0, in a FAISS index, which finds the nearest of them.
 
-FAISS proposes, float64 decides: what it finds is compared again exactly, so that distances are right for
-every kind, and for a flat index also which rows are found and in which order.
+FAISS proposes, float64 decides: its results are compared again exactly, so that distances are right for every
+kind of index, and for a flat one also which rows are found and in which order.
 
 Shapes: N rows, Q queries, K places, C candidates, D code entries, B rows of one block.
 """
@@ -25,50 +25,50 @@ from orbitset.seeds import stable_seed
 Kind = Literal["flat", "ivf", "hnsw"]
 
 _TRAIN_FROM = 10_000
-"""Rows from which lists are faster than looking at every code"""
+"""Rows from which on lists are faster than comparing every code"""
 _TRAIN_AGAIN = 10
-"""Lists are made anew once there are this many times the rows they were made for"""
+"""Lists are trained again at this many times the rows they were trained on"""
 _ROWS_PER_LIST = 39
-"""The fewest that FAISS likes to train a list on"""
+"""The fewest rows per list that FAISS trains without a warning"""
 _SAMPLE_PER_LIST = 64
 _LOOK_INTO = 16
-"""One list of so many is searched"""
+"""The share of lists that is searched is one in so many"""
 _LINKS = 32
 _EFFORT = 64
 _MORE = 32
-"""Candidates of a flat index beyond those asked for"""
+"""Candidates of a flat index beyond k"""
 _BLOCK_BYTES = 2**20
 
 
 class StoredCodes:
-    """Rows of codes. A row that is no longer wanted can be passed over, and later be taken out."""
+    """Rows of codes. A dead row can be passed over in a search, and be taken out later."""
 
     def __init__(self, kind: Kind, code_size: int) -> None:
         self.kind: Kind = kind
         self.code_size = code_size
         self.trained_on: int | None = None
-        """Rows that the lists of an ivf index were made for; before that it is searched like a flat one"""
+        """Rows that the lists of an ivf index were trained on; before that it is searched like a flat one"""
         self._faiss = self._empty()
 
     @classmethod
     def read(
         cls, kind: Kind, code_size: int, trained_on: int | None, source: Callable[[int], bytes]
     ) -> "StoredCodes":
-        """What `write` wrote, from a file's read method; a ValueError if it is something else."""
+        """Read what `write` wrote through a file's read method; raises ValueError if it is something else."""
         faiss = load_faiss()
         stored = cls(kind, code_size)
         try:
-            found = faiss.read_index(faiss.PyCallbackIOReader(source, _BLOCK_BYTES))
+            index = faiss.read_index(faiss.PyCallbackIOReader(source, _BLOCK_BYTES))
         except RuntimeError as error:
             raise ValueError(str(error).rsplit("Error: ", 1)[-1]) from None
-        wanted = type(stored._faiss) if trained_on is None else faiss.IndexIVFFlat
-        if type(found) is not wanted or found.d != code_size:
-            raise ValueError(f"it holds an {type(found).__name__} of {found.d} entries")
-        stored._faiss, stored.trained_on = found, trained_on
+        expected = type(stored._faiss) if trained_on is None else faiss.IndexIVFFlat
+        if type(index) is not expected or index.d != code_size:
+            raise ValueError(f"it holds an {type(index).__name__} of {index.d} entries")
+        stored._faiss, stored.trained_on = index, trained_on
         return stored
 
     def write(self, target: Callable[[bytes], int]) -> None:
-        """All of it, into a file's write method."""
+        """Write all codes through a file's write method."""
         faiss = load_faiss()
         faiss.write_index(self._faiss, faiss.PyCallbackIOWriter(target, _BLOCK_BYTES))
 
@@ -77,7 +77,7 @@ class StoredCodes:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every code is looked at."""
+        """Whether a search compares every code."""
         return self.kind == "flat" or (self.kind == "ivf" and self.trained_on is None)
 
     def add(self, codes_ND: np.ndarray) -> None:
@@ -90,18 +90,18 @@ class StoredCodes:
         return codes_ND
 
     def take_out(self, dead_N: np.ndarray) -> None:
-        """Without these rows; the others move up in their order."""
+        """Remove these rows; the others move up in their order."""
         if self.is_exact:
             self._faiss.remove_ids(np.ascontiguousarray(dead_N, np.int64))
         else:
             self._fill(np.setdiff1d(np.arange(len(self)), dead_N), self._empty())
 
-    def fit_lists(self, *, anew: bool = False) -> None:
-        """Make the lists of an ivf index if it has none that suit it, or in any case."""
+    def fit_lists(self) -> None:
+        """Train the lists of an ivf index if it has none, or too few for its rows."""
         num = len(self)
         if self.kind != "ivf" or num < _TRAIN_FROM:
             return
-        if anew or self.trained_on is None or num >= _TRAIN_AGAIN * self.trained_on:
+        if self.trained_on is None or num >= _TRAIN_AGAIN * self.trained_on:
             self._fill(np.arange(num), self._with_lists(num))
             self.trained_on = num
 
@@ -114,12 +114,12 @@ class StoredCodes:
         """
         row_QK = np.empty((len(query_QD), k), np.int64)
         distance_QK = np.empty((len(query_QD), k))
-        asked = min(k + _MORE, len(self) - len(dead_N)) if self.is_exact else k
+        count = min(k + _MORE, len(self) - len(dead_N)) if self.is_exact else k
         # faiss.contrib.torch_utils, which other libraries load, puts a search without parameters in its place
         search = getattr(self._faiss, "search_numpy", self._faiss.search)
-        for many in chunks(len(query_QD), 2 * asked):  # FAISS is fastest with many queries
-            rough_QC, found_QC = search(query_QD[many], asked, params=self._parameters(k, dead_N))
-            for few in chunks(many.stop - many.start, asked * self.code_size):
+        for many in chunks(len(query_QD), 2 * count):  # FAISS is fastest with many queries
+            rough_QC, found_QC = search(query_QD[many], count, params=self._parameters(k, dead_N))
+            for few in chunks(many.stop - many.start, count * self.code_size):
                 part = slice(many.start + few.start, many.start + few.stop)
                 row_QK[part], distance_QK[part], is_sure_Q = self._compare(
                     query_QD[part], rough_QC[few], found_QC[few], k, dead_N
@@ -137,8 +137,8 @@ class StoredCodes:
         k: int,
         dead_N: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What FAISS found, compared exactly; and for which queries nothing else can be meant."""
-        asked = row_QC.shape[1]
+        """FAISS's candidates, compared exactly, and for which queries no other code can be nearer."""
+        count = row_QC.shape[1]
         is_found_QC = row_QC >= 0
         place_Q, place_C = is_found_QC.nonzero()
         exact_QC = np.full(row_QC.shape, np.inf)
@@ -149,7 +149,7 @@ class StoredCodes:
         row_QK = np.take_along_axis(row_QC, order, 1)
         exact_QK = np.take_along_axis(exact_QC, order, 1)
         is_sure_Q = is_found_QC.sum(1) >= k
-        if self.is_exact and asked < len(self) - len(dead_N):
+        if self.is_exact and count < len(self) - len(dead_N):
             # a code that was left out and is as near as the k-th has at most this length and this error
             furthest_Q = exact_QK[:, -1]
             length_Q = np.linalg.norm(query_QD.astype(np.float64), axis=1)
@@ -163,7 +163,7 @@ class StoredCodes:
     def _scan(
         self, query_QD: np.ndarray, k: int, dead_N: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The k nearest, by looking at every code in float64."""
+        """The k nearest of all codes, compared in float64."""
         row_QK = np.zeros((len(query_QD), 0), np.int64)
         distance_QK = np.zeros((len(query_QD), 0))
         for rows_B in self._blocks(np.setdiff1d(np.arange(len(self)), dead_N), len(query_QD)):
@@ -195,7 +195,7 @@ class StoredCodes:
         return faiss.SearchParametersHNSW(efSearch=effort, **chosen)
 
     def _empty(self) -> Any:
-        """FAISS's index of this kind without rows; the lists of an ivf index stay what they are."""
+        """A FAISS index of this kind without rows; an ivf index keeps its lists."""
         faiss = load_faiss()
         if self.kind == "hnsw":
             return faiss.IndexHNSWFlat(self.code_size, _LINKS)
@@ -205,11 +205,11 @@ class StoredCodes:
         return self._around(centres, self._faiss.nlist)
 
     def _around(self, centres: Any, lists: int) -> Any:
-        """An ivf index with a list around each of these centres, once there are any."""
+        """An empty ivf index with a list around each centre."""
         faiss = load_faiss()
-        made = faiss.IndexIVFFlat(centres, self.code_size, lists)
-        made.make_direct_map()
-        return made
+        index = faiss.IndexIVFFlat(centres, self.code_size, lists)
+        index.make_direct_map()
+        return index
 
     def _with_lists(self, num: int) -> Any:
         """An empty ivf index, trained on a sample of the rows."""
@@ -217,20 +217,20 @@ class StoredCodes:
         lists = max(1, min(int(4 * math.sqrt(num)), num // _ROWS_PER_LIST))
         seed = stable_seed("search lists", num)
         sample = np.random.default_rng(seed).permutation(num)[: _SAMPLE_PER_LIST * lists]
-        made = self._around(faiss.IndexFlatL2(self.code_size), lists)
-        made.cp.seed = seed % 2**31
-        made.train(self.of(np.sort(sample)))
-        return made
+        index = self._around(faiss.IndexFlatL2(self.code_size), lists)
+        index.cp.seed = seed % 2**31
+        index.train(self.of(np.sort(sample)))
+        return index
 
-    def _fill(self, rows_N: np.ndarray, made: Any) -> None:
-        """Put these rows into another index, and keep that instead."""
+    def _fill(self, rows_N: np.ndarray, index: Any) -> None:
+        """Copy these rows into another index, and use that one from now on."""
         for rows_B in self._blocks(rows_N):
-            made.add(self.of(rows_B))
-        self._faiss = made
+            index.add(self.of(rows_B))
+        self._faiss = index
 
 
 def load_faiss() -> Any:
-    """FAISS, or an error that says how to get it."""
+    """Import FAISS, or raise an error that says how to install it."""
     try:
         import faiss  # late: it is only needed here
     except ImportError:

@@ -12,7 +12,7 @@ from orbitset.datasets.shards import open_at
 from orbitset.datasets.table import Problem
 from orbitset.errors import ConfigError, DataError, OrbitsetError
 from orbitset.models import Model
-from orbitset.search.folder import locked
+from orbitset.search.folder import holds_index, locked
 from orbitset.search.index import Index
 from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 from orbitset.search.stored import Kind
@@ -60,7 +60,7 @@ def add_to_index(
     flat unless another kind is asked for.
     """
     found = _located(images)
-    if (folder / "index.json").exists():
+    if holds_index(folder):
         index = Index.open(folder, model_id=model.id)
         if kind not in (None, index.kind):
             raise ConfigError(f"the index at {folder} is of the kind {index.kind}, not {kind}")
@@ -96,9 +96,8 @@ def _discard(folder: Path, keep_folder: bool) -> None:
     with contextlib.suppress(OSError, OrbitsetError), locked(folder):
         if len(Index.open(folder)):
             return
-        for pattern in ("index.json", "codes.*.faiss", "items.*.jsonl", ".lock"):
-            for path in folder.glob(pattern):
-                path.unlink()
+        for name in ("index.zip", ".lock"):
+            (folder / name).unlink()
         if not keep_folder:
             folder.rmdir()
 
