@@ -1,7 +1,7 @@
-"""Recognising from one or a few examples of each class.
+"""Recognition from one or a few examples of each class.
 
-A class is as far away as its nearest example, or as the mean of them. The nearest class is the answer,
-unless it is too far away to be one.
+The distance of a class is that of its nearest example, or of the mean of its examples. The nearest class is
+the answer, unless it is too far away.
 
 Shapes: N examples, Q queries, C classes in the order of their first example, D code entries.
 """
@@ -18,7 +18,7 @@ from orbitset.search.distances import checked_codes, chunks, paired_distances, s
 By = Literal["nearest", "mean"]
 
 _ROUNDING = 1e-12
-"""Distances that differ by less, relatively, are one distance"""
+"""Distances whose relative difference is smaller count as equal"""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Recognised:
     """The answer for one query, with squared distances."""
 
     label: str | None
-    """None if the nearest class was too far away"""
+    """None if the nearest class is too far away"""
     nearest: str
-    """The nearest class in any case"""
+    """The nearest class, however far away"""
     distance: float
     runner_up: str | None
     """The second nearest class; None if there is only one"""
@@ -36,7 +36,7 @@ class Recognised:
 
 
 class Examples:
-    """Codes whose labels are known."""
+    """Codes with known labels."""
 
     def __init__(self, codes_ND: np.ndarray, labels: Sequence[str], *, by: By = "nearest") -> None:
         check_choice("by", by, get_args(By))
@@ -60,10 +60,10 @@ class Examples:
     def classify(
         self, codes_QD: np.ndarray, *, reject_above: float | None = None
     ) -> list[Recognised]:
-        """The class of each query; of equally near ones the first. Beyond `reject_above` it has none.
+        """The class of each query, of equally near ones the first; none if it is beyond `reject_above`.
 
         >>> known = Examples(np.array([[0.0], [4.0]]), ["left", "right"])
-        >>> [found.label for found in known.classify(np.array([[1.0], [9.0]]), reject_above=4)]
+        >>> [result.label for result in known.classify(np.array([[1.0], [9.0]]), reject_above=4)]
         ['left', None]
         """
         if reject_above is not None and not reject_above >= 0:
@@ -91,7 +91,7 @@ class Examples:
         )
 
     def _distances(self, codes_QD: np.ndarray) -> np.ndarray:
-        """Of each query to each class, (Q, C)."""
+        """The distance of each query to each class, (Q, C)."""
         if self.by == "mean":
             return squared_distances(codes_QD, self.mean_CD)
         return _of_classes(squared_distances(codes_QD, self.codes_ND), self.class_N)
@@ -106,14 +106,14 @@ def _of_classes(distance_QN: np.ndarray, class_N: np.ndarray) -> np.ndarray:
 
 
 def leave_one_out_threshold(examples: Examples) -> float | None:
-    """A distance for `reject_above`, from the examples alone.
+    """Estimate `reject_above` from the examples alone.
 
     Each example is left out in turn. Its distance to the rest of its class should be accepted; that to the
-    nearest other class should not, since it is what would be found if its own class were unknown. The
-    threshold lies in the middle of the gap that makes the fewest errors, both kinds weighing the same in all;
-    of equally good gaps it is the widest.
+    nearest other class should be rejected, as if its own class were unknown. The threshold is the middle
+    of the gap between distances with the fewest errors, both error rates weighted equally; of equally good
+    gaps the widest.
 
-    None unless two classes have two examples each, or if no threshold does better than accepting everything.
+    None if fewer than two classes have two examples, or if no threshold is better than accepting everything.
 
     >>> codes = np.array([[0.0], [1.0], [5.0], [6.0]])
     >>> leave_one_out_threshold(Examples(codes, ["a", "a", "b", "b"]))
@@ -140,7 +140,7 @@ def leave_one_out_threshold(examples: Examples) -> float | None:
 
 
 def _left_out(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """Of each example to the rest of its class, if there is any, and to the nearest other class."""
+    """Distances of each example to the rest of its class, if there is any, and to the nearest other one."""
     own_N, other_N = np.empty(len(examples)), np.empty(len(examples))
     for rows in chunks(len(examples), len(examples)):
         class_Q, codes_QD = examples.class_N[rows], examples.codes_ND[rows]
