@@ -218,3 +218,16 @@ def test_ranges_that_are_negative_or_not_finite_are_refused(name, value):
 def test_scales_that_are_no_range_are_refused(low, high):
     with pytest.raises(ConfigError, match="are not a range; give 0 < scale_min <= scale_max"):
         AffineRanges(scale_min=low, scale_max=high)
+
+
+def test_images_in_float64_are_transformed_in_float64():
+    images, params = random_images(3, 1, 9, 7).double() / 255, drawn_params(3)
+    warped = warp(images, params, 12)
+    assert warped.dtype == torch.float64
+    for image, row, shown in zip(images, params.double().tolist(), warped, strict=True):
+        expected = slow_warp(image[0].tolist(), row, 12)
+        torch.testing.assert_close(shown[0], expected, atol=1e-9, rtol=0)
+
+
+def drawn_params(num):
+    return sample_affine(num, AffineRanges(), torch.Generator().manual_seed(0))

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orbitset.errors import ConfigError, DataError
-from orbitset.orbits import ObservedOrbits, OrbitBatches, group_orbits
+from orbitset.orbits import ObservedConfig, ObservedOrbits, OrbitBatches, group_orbits, observed
+from orbitset.orbits.observed import choose_targets
 
 
 def some_orbits(sizes=(3, 1, 4), **options):
@@ -138,7 +139,7 @@ def test_an_orbit_without_a_target_is_refused():
         ({"images": torch.zeros(4, 1, 2, 2)}, "uint8"),
         ({"orbits": torch.tensor([0, 1])}, "2 orbit ids for 4 images"),
         ({"orbits": torch.tensor([0, 0, 2, 2])}, "without a gap"),
-        ({"canonical": torch.tensor([0, 1])}, "another orbit"),
+        ({"canonical": torch.tensor([0, 1])}, "not belong to its orbit"),
         ({"canonical": torch.tensor([0])}, "2 orbits, 1 targets"),
         ({"labels": torch.tensor([0])}, "1 labels"),
     ],
@@ -170,3 +171,25 @@ def test_a_few_missing_members_change_neither_the_batches_nor_the_epoch():
         for batches in (whole, holed)
     ]
     assert shapes[0] == shapes[1]
+
+
+def test_a_batch_has_72_images_by_default_as_in_the_paper():
+    config = ObservedConfig(orbit=("person",))
+    assert (config.orbits_per_batch, config.members_per_batch) == (18, 4)
+
+
+def test_the_first_and_the_middle_of_many_members_are_those_in_the_order_of_rows():
+    orbit_N = torch.randint(0, 3, (5000,), generator=torch.Generator().manual_seed(0))
+    rows = [(orbit_N == orbit).nonzero().squeeze(1).tolist() for orbit in range(3)]
+    images = torch.zeros(5000, 1, 2, 2, dtype=torch.uint8)
+    first, middle = (choose_targets(kind, images, orbit_N).tolist() for kind in ("first", "middle"))
+    assert first == [row[0] for row in rows]
+    assert middle == [row[len(row) // 2] for row in rows]
+
+
+@pytest.mark.parametrize(("free", "is_streamed"), [(2000, False), (1999, True)])
+def test_images_may_take_half_of_a_devices_free_memory(monkeypatch, free, is_streamed):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 10**6))
+    images = torch.zeros(10, 1, 10, 10, dtype=torch.uint8)
+    assert observed._fits(images, torch.device("cuda")) is not is_streamed
+    assert observed._fits(images, torch.device("cpu"))

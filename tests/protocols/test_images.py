@@ -45,8 +45,8 @@ def test_orbits_of_a_batch_share_a_factor_if_asked_to(small_faces):
     ("settings", "message"),
     [
         (["orbits.alike=view"], "orbits.alike"),
-        (["orbits.alike=person"], "which is to be recognised"),
-        (["orbits.alike_values=2"], "orbits.alike_values is of the factor orbits.alike"),
+        (["orbits.alike=person"], "the factor to recognise"),
+        (["orbits.alike_values=2"], "orbits.alike_values needs a factor"),
         (["orbits.alike=light", "orbits.alike_values=7"], "but a batch has 6 orbits"),
         (["orbits.orbits_per_batch=0"], "orbits.orbits_per_batch is 0; give at least 1"),
     ],

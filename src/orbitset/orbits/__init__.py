@@ -1,4 +1,4 @@
-"""What is seen: orbits, and batches of P orbits x K members."""
+"""Orbits of images, and batches of P orbits x K members."""
 
 from orbitset.orbits.affine import AffineRanges, sample_affine, warp
 from orbitset.orbits.batches import Batch, OrbitBatches

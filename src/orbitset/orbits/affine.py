@@ -22,7 +22,7 @@ IDENTITY = (0.0, 0.0, 1.0, 0.0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class AffineRanges:
-    """How far members of an affine orbit may be from their canonical image; the paper's by default."""
+    """The ranges of affine transformations, relative to the canonical image; the paper's by default."""
 
     rotation_deg: float = 90.0
     shear: float = 0.3
@@ -55,9 +55,9 @@ def sample_affine(num: int, ranges: AffineRanges, generator: torch.Generator) ->
 
 
 def inverse_matrices(params_N5: Tensor) -> Tensor:
-    """For each row, the (N, 2, 3) map from canvas offsets to source offsets, in pixels from the centres.
+    """For each row the map from canvas offsets to source offsets, in pixels from the centres, (N, 2, 3).
 
-    A member shows out = R(rotation) H(shear) scale in + shift, with y pointing down and
+    A member is out = R(rotation) H(shear) scale in + shift, with y pointing down and
     H = [[1, shear], [0, 1]]; the warp needs the way back, in = H(-shear) R(-rotation) (out - shift) / scale.
     """
     rotation, shear, scale, right, down = params_N5.unbind(-1)
@@ -76,9 +76,9 @@ def inverse_matrices(params_N5: Tensor) -> Tensor:
 def warp(
     images_NCHW: Tensor, params_B5: Tensor, canvas_px: int, *, rows_B: Tensor | None = None
 ) -> Tensor:
-    """Show images under their own parameters on a square canvas, as float32 in [0, 1] for uint8 input.
+    """Transform each image by its own parameters onto a square canvas; uint8 becomes float32 in [0, 1].
 
-    Parameters are for the images in `rows_B`, or for each image in turn.
+    Row b of the parameters is for image `rows_B[b]`, or for image b.
 
     >>> image = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
     >>> warp(image, torch.tensor([IDENTITY]), 4)[0, 0].round().int().tolist()
@@ -96,7 +96,7 @@ def _warped(
 
 
 def warp_reference(images_NCHW: Tensor, params_N5: Tensor, canvas_px: int) -> Tensor:
-    """What `warp` must give, from torch's own parts."""
+    """The same as `warp`, in plain torch."""
     height, width = images_NCHW.shape[-2:]
     images = images_NCHW.float() / 255 if images_NCHW.dtype == torch.uint8 else images_NCHW
     offsets = (

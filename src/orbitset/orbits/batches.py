@@ -1,8 +1,8 @@
 """Batches of P orbits x K members. Batch i is a pure function of the seed and i, so resuming is counting.
 
-An epoch is made of passes (`epochs.py`); a pass visits orbits in a new order, with members not yet shown. The
-batches of a pass differ by at most one orbit, and none is left with a single orbit unless that was asked for.
-An epoch shows every member of every orbit once where orbits have one size, as those that are computed do.
+An epoch consists of passes (`epochs.py`); a pass visits orbits in a new order, with members not shown before.
+The sizes of a pass's batches differ by at most one orbit, and no batch has a single orbit unless
+`orbits_per_batch` is 1. If orbits have one size, as computed ones do, an epoch shows every member once.
 
 Shapes: N orbits, M members per orbit, B = P*K images in a batch.
 """
@@ -24,11 +24,11 @@ from orbitset.orbits.epochs import EqualPasses, ProportionalPasses, Weighting
 from orbitset.seeds import stable_seed, stream
 
 _AHEAD = 4
-"""Batches whose images are fetched at once where they are streamed"""
+"""Batches whose images are fetched at the same time if they are streamed"""
 
 
 class Orbits(Protocol):
-    """What batches need to know of orbits. Those of many sizes have a `size_N` besides."""
+    """What batches need of orbits. Orbits of many sizes also have a `size_N`."""
 
     labels_N: Tensor | None
     num_members: int
@@ -58,21 +58,21 @@ class Batch:
     canonical: Tensor
     """(B, C, S, S) float32: for each image, the canonical member of its orbit"""
     labels: Tensor | None
-    """(B,) int64 where known"""
+    """(B,) int64, if known"""
     max_members: int
-    """No orbit has more members than this in the batch: lets mining keep fixed shapes."""
+    """The largest number of members of an orbit in any batch, which gives mining fixed shapes."""
     seed: int = 0
-    """The batch's own, for whatever a loss draws at random"""
+    """The seed of whatever a loss draws at random for this batch"""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A batch before its images are made: little enough to be drawn ahead of time."""
+    """A batch before its images are computed: small, so that it can be drawn ahead of time."""
 
     orbits: Tensor
     """(B,) int64"""
     members: Tensor
-    """(B, …): what `Orbits.draw` gave for them"""
+    """(B, …): the result of `Orbits.draw`"""
     members_per_orbit: int
     seed: int
 
@@ -99,10 +99,10 @@ class OrbitBatches:
         seed: int = 0,
         position: int = 0,
     ) -> None:
-        """Where orbits have many sizes, `weighting` says what is shown equally often: orbits, or images.
+        """If orbits have many sizes, `weighting` says what an epoch shows equally often: orbits, or images.
 
-        With a value for each orbit in `alike_N`, a batch is made of `alike_values` equal parts, each of
-        orbits of one value, which they cannot be told apart by, but where one ends and the next begins.
+        With a value for each orbit in `alike_N`, a batch has `alike_values` equal parts, each of orbits that
+        share a value and cannot be told apart by it, except where one value ends and the next begins.
         """
         if not 1 <= orbits_per_batch <= len(orbits):
             raise ConfigError(
@@ -198,14 +198,15 @@ class OrbitBatches:
         return self.show(self.draw(index))
 
     def draw(self, index: int) -> Drawn:
-        """Choose what batch number `index` shows; where images are streamed, begin to fetch the next ones."""
+        """Choose the members of batch number `index`; if images are streamed, begin to fetch the next
+        batches."""
         if not self.is_streamed:
             return self._draw(index, *self.indices(index))
         for ahead in range(index, index + _AHEAD):
             if ahead not in self._ahead:
                 self._ahead[ahead] = _workers().submit(self._draw, ahead, *self.indices(ahead))
         drawn = self._ahead.pop(index).result()
-        self._ahead = {at: one for at, one in self._ahead.items() if index < at < index + _AHEAD}
+        self._ahead = {i: task for i, task in self._ahead.items() if index < i < index + _AHEAD}
         return drawn
 
     def _draw(self, index: int, orbit_P: Tensor, member_PK: Tensor) -> Drawn:
@@ -217,7 +218,7 @@ class OrbitBatches:
         return Drawn(_copied(orbit_B, self.orbits.device), drawn_B, member_PK.shape[1], seed)
 
     def show(self, drawn: Drawn) -> Batch:
-        """Make the images of what was drawn, on the device alone."""
+        """Compute the images of a drawn batch, on the device alone."""
         count = drawn.members_per_orbit
         labels = self.orbits.labels_N
         return Batch(
@@ -232,7 +233,7 @@ class OrbitBatches:
         )
 
     def indices(self, index: int) -> tuple[Tensor, Tensor]:
-        """Which orbits, (P,), and which members of each, (P, K), batch number `index` shows."""
+        """The orbits (P,) and their members (P, K) in batch number `index`."""
         epoch, number, index_in_pass = self._place(index)
         first = self._orbits_before(number, index_in_pass)
         last = self._orbits_before(number, index_in_pass + 1)
@@ -240,7 +241,7 @@ class OrbitBatches:
         return orbit_P, self._members(epoch, orbit_P, self._passes.slots(number, orbit_P))
 
     def _place(self, index: int) -> tuple[int, int, int]:
-        """Epoch, pass in it and batch in that of a batch."""
+        """The epoch of a batch, its pass in the epoch, and its place in the pass."""
         epoch, within = divmod(index, self.batches_per_epoch)
         number = bisect.bisect_right(self._batches_before, within) - 1
         return epoch, number, within - self._batches_before[number]
@@ -265,7 +266,7 @@ class OrbitBatches:
         return self._order[1]
 
     def _members(self, epoch: int, orbit_P: Tensor, slot_PK: Tensor) -> Tensor:
-        """What lies in the slots of the orbits, their members being shuffled for the epoch."""
+        """The members in the slots of the orbits, after shuffling for the epoch."""
         if self._size_N is None:
             return self._shuffled_members(epoch)[orbit_P[:, None], slot_PK]
         first_N = self._size_N.cumsum(0) - self._size_N
@@ -273,7 +274,7 @@ class OrbitBatches:
         return self._shuffled_members(epoch)[first_N[orbit_P, None] + within]
 
     def _shuffled_members(self, epoch: int) -> Tensor:
-        """The numbers of each orbit's members in a new order, a row each or, of many sizes, end to end."""
+        """Each orbit's members in a new order: a row per orbit, or end to end if they have many sizes."""
         if self._shuffled is None or self._shuffled[0] != epoch:
             generator = stream("members", self.seed, epoch)
             if self._size_N is None:
@@ -295,11 +296,12 @@ def _alike_together(
     parts: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Orbits in an order in which every batch, from a start to the next, has so many parts of one value each.
+    """Order orbits so that every batch, from one start to the next, consists of `parts` parts of one value
+    each.
 
-    Orbits are sorted by value, the values in a random order. The first part of all batches is taken from the
-    beginning of that, batch by batch in a random order; the second part from where this ended, and so on: the
-    parts of a batch lie far from each other and have different values.
+    Orbits are sorted by value, with the values in a random order. The first parts of all batches are taken
+    from the beginning, batch by batch in a random order, then the second parts, and so on: the parts of a
+    batch lie far from each other in that order, and so have different values.
     """
     _, value_V = alike_V.unique(return_inverse=True)
     rank = torch.randperm(int(value_V.max()) + 1, generator=generator)
@@ -316,7 +318,7 @@ def _alike_together(
 
 
 def _shuffled(size_N: Tensor, generator: torch.Generator) -> Tensor:
-    """The numbers 0 to size - 1 of each orbit in a random order, end to end."""
+    """For each orbit the numbers 0 to size - 1 in a random order, end to end."""
     orbit_M = torch.arange(len(size_N)).repeat_interleave(size_N)
     by_key = torch.rand(len(orbit_M), generator=generator).argsort()
     first_M = (size_N.cumsum(0) - size_N).repeat_interleave(size_N)
@@ -324,14 +326,14 @@ def _shuffled(size_N: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _copied(drawn: Tensor, device: torch.device) -> Tensor:
-    """Copied without waiting for what the device is doing."""
+    """Copy to the device without waiting for its work."""
     if device.type == "cuda" and drawn.device.type == "cpu":
         return drawn.pin_memory().to(device, non_blocking=True)
     return drawn.to(device)
 
 
 def _batches_of(num_orbits: int, orbits_per_batch: int) -> int:
-    """Into how many batches a pass is cut."""
+    """The number of batches of a pass."""
     batches = math.ceil(num_orbits / orbits_per_batch)
     return batches if orbits_per_batch == 1 else min(batches, max(1, num_orbits // 2))
 

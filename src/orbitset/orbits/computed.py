@@ -1,9 +1,9 @@
-"""Orbits computed from single images: each image is the canonical member of an orbit of its own.
+"""Orbits computed from single images: each image is the canonical member of its own orbit.
 
-*Fixed* orbits have a finite list of members, kept as parameters and never as pixels; *fresh* orbits
-are drawn anew each time they are looked at. Both depend on the seed alone, not on the device.
+*Fixed* orbits have a finite list of members, stored as parameters, not as pixels; *fresh* orbits draw new
+members every time. Both depend on the seed alone, not on the device.
 
-Shapes: N orbits, M members per orbit, B images asked for, C x S x S canvas, Q parameters of a member.
+Shapes: N orbits, M members per orbit, B images of a batch, C x S x S canvas, Q parameters of a member.
 """
 
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ Mode = Literal["fixed", "fresh"]
 
 @dataclass(frozen=True, kw_only=True)
 class OrbitConfig:
-    """Which orbits are made from the images, and how they are batched."""
+    """How orbits are computed from images, and how they are batched."""
 
     kind: ClassVar[Literal["computed", "observed"]] = "computed"
     mode: Mode = "fixed"
@@ -38,9 +38,9 @@ class OrbitConfig:
     members_per_batch: int = 4
     affine: AffineRanges = field(default_factory=AffineRanges)
     photometric: PhotometricRanges | None = None
-    """If given, members differ in crop, light, colour and focus too"""
+    """If set, members also differ in crop, light, colour and focus"""
     is_colour: bool | None = None
-    """Of plain images: whether colours are kept; null: if there are any"""
+    """Whether plain images keep their colours; null keeps them if any image has some"""
 
     def __post_init__(self) -> None:
         check_choice("orbits.mode", self.mode, get_args(Mode))
@@ -64,8 +64,8 @@ class OrbitConfig:
 
 
 class AffineOrbits:
-    """One orbit per image: affine, and photometric too where ranges for that are given. Images are kept as
-    uint8 on the device they come on.
+    """One orbit per image: affine, and with `photometric` ranges photometric too. Images stay uint8, on their
+    device.
 
     >>> images = torch.zeros(10, 1, 8, 8, dtype=torch.uint8)
     >>> orbits = AffineOrbits(images, canvas_px=16, members=5)
@@ -118,11 +118,11 @@ class AffineOrbits:
     def draw(
         self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Parameters (B, Q) of the chosen members; fresh orbits draw new ones from the generator instead."""
+        """Parameters (B, Q) of the members; fresh orbits draw new ones from the generator instead."""
         if self.params_NMQ is not None:
             return self.params_NMQ[orbit_B, member_B]
         if generator is None:
-            raise ValueError("fresh orbits draw their members anew; pass a generator to draw from")
+            raise ValueError("fresh orbits draw their members anew; pass a generator")
         params_BQ = self._sample(len(orbit_B), generator)
         if self.device.type == "cuda":
             params_BQ = params_BQ.pin_memory()
@@ -135,28 +135,27 @@ class AffineOrbits:
         return torch.cat([affine, draw_photometric(num, self.photometric, generator)], 1)
 
     def show(self, orbit_B: Tensor, params_BQ: Tensor) -> Tensor:
-        """The image of each chosen orbit under the given parameters."""
-        shown = warp(
-            self.images_NCHW, params_BQ[:, :5].contiguous(), self.canvas_px, rows_B=orbit_B
-        )
+        """The image of each orbit, transformed by its parameters."""
+        affine_B5 = params_BQ[:, :5].contiguous()
+        images = warp(self.images_NCHW, affine_B5, self.canvas_px, rows_B=orbit_B)
         if self.photometric is None or params_BQ.shape[1] == 5:
-            return shown
-        return apply_photometric(shown, params_BQ[:, 5:], self.photometric)
+            return images
+        return apply_photometric(images, params_BQ[:, 5:], self.photometric)
 
     def members(
         self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The chosen member of each chosen orbit. Fresh orbits draw new ones from the generator instead."""
+        """The images of the members; fresh orbits draw new members from the generator instead."""
         return self.show(orbit_B, self.draw(orbit_B, member_B, generator=generator))
 
     def canonical(self, orbit_B: Tensor, drawn_B: Tensor | None = None) -> Tensor:
-        """The original image of each chosen orbit, unmoved in the middle of the canvas."""
+        """The original image of each orbit, in the middle of the canvas."""
         del drawn_B
         return self.show(orbit_B, self._identity.expand(len(orbit_B), 5))
 
 
 def check_images(images_NCHW: Tensor, labels_N: Tensor | None = None) -> None:
-    """Refuse what cannot be a set of images: wrong shape or dtype, too few, labels of another length."""
+    """Refuse images of wrong shape or dtype, fewer than two, and labels of another length."""
     if images_NCHW.ndim != 4 or images_NCHW.shape[1] not in (1, 3) or 0 in images_NCHW.shape[2:]:
         raise DataError(
             f"images have shape {tuple(images_NCHW.shape)}; "
@@ -167,9 +166,7 @@ def check_images(images_NCHW: Tensor, labels_N: Tensor | None = None) -> None:
             f"images have dtype {str(images_NCHW.dtype).removeprefix('torch.')}; give uint8, 0 to 255"
         )
     if len(images_NCHW) < 2:
-        raise DataError(
-            f"there are {len(images_NCHW)} images; at least 2 are needed to compare any"
-        )
+        raise DataError(f"there are {len(images_NCHW)} images; give at least 2")
     if labels_N is not None and labels_N.shape != images_NCHW.shape[:1]:
         raise DataError(
             f"labels have shape {tuple(labels_N.shape)} but there are {len(images_NCHW)} images; "

@@ -1,14 +1,15 @@
-"""How an epoch is cut into passes: which orbits each visits, and with which of their members.
+"""Divides an epoch into passes: which orbits each pass visits, and with which of their members.
 
-Every orbit's members are shuffled for an epoch and laid out in *slots*; a visit shows a stretch of them.
+The members of an orbit are shuffled for an epoch and laid out in *slots*; a visit shows a range of slots.
 
-Orbits of one size M are visited in every pass, in stretches that differ in length by at most one and are as
-near to K as can be: of 33 members with K = 4, seven of 4 and one of 5. None is too short to hold a pair.
+Orbits of one size M are visited in every pass. The lengths of the ranges differ by at most one and are as
+near to K as possible: 33 members with K = 4 make seven ranges of 4 and one of 5. With K > 1 every range holds
+a pair.
 
-Of orbits of many sizes a smaller one repeats its members, and of a larger one an epoch shows a random part.
-Weighted per *orbit*, all are visited equally often, as if each had the median size. Weighted per *image*, K
-members are shown at a time, and each orbit is visited in proportion to its size, spread over the epoch, but
-no oftener than leaves enough orbits for a batch in every pass.
+If orbits have many sizes, a smaller one repeats its members, and an epoch shows a random part of a larger
+one. Weighted per *orbit*, all are visited equally often, as if each had the median size. Weighted per
+*image*, K members are shown at a time, and each orbit is visited in proportion to its size, spread over the
+epoch, but only so often that every pass has enough orbits for a batch.
 
 Shapes: N orbits, P of them in a batch, K members of each.
 """
@@ -25,7 +26,7 @@ Weighting = Literal["orbit", "image"]
 
 
 class EqualPasses:
-    """Every orbit in every pass, with as many members as the others."""
+    """Every pass visits every orbit, with as many members of each."""
 
     def __init__(self, num_orbits: int, members: int, members_per_batch: int) -> None:
         self.num_orbits, self.members = num_orbits, members
@@ -35,7 +36,7 @@ class EqualPasses:
         self.widest = math.ceil(members / self.count)
 
     def width(self, number: int) -> int:
-        """How many members of each orbit pass `number` shows."""
+        """The number of members that pass `number` shows of each orbit."""
         return self._before(number + 1) - self._before(number)
 
     def num_visited(self, number: int) -> int:
@@ -43,12 +44,12 @@ class EqualPasses:
         return self.num_orbits
 
     def visited(self, number: int) -> Tensor:
-        """The orbits of a pass, in their order."""
+        """The orbits that a pass visits, in ascending order."""
         del number
         return torch.arange(self.num_orbits)
 
     def slots(self, number: int, orbit_P: Tensor) -> Tensor:
-        """Which of their shuffled members the orbits show, (P, K)."""
+        """The slots of the shuffled members that a pass shows of these orbits, (P, K)."""
         slots = torch.arange(self._before(number), self._before(number + 1), device=orbit_P.device)
         return slots.expand(len(orbit_P), -1)
 
@@ -57,7 +58,7 @@ class EqualPasses:
 
 
 class ProportionalPasses:
-    """Every orbit as often as its size asks for.
+    """Each orbit is visited in proportion to its size.
 
     >>> size_N = torch.tensor([2, 2, 8])
     >>> passes = ProportionalPasses(size_N, members_per_batch=2, orbits_per_batch=1)
@@ -104,13 +105,13 @@ class ProportionalPasses:
         return visit_P[:, None] * self.widest + within_K
 
     def _visits_before(self, number: int) -> Tensor:
-        """How often each orbit was visited in the passes 0 to number - 1."""
+        """How often passes 0 to number - 1 visit each orbit."""
         reached = number * self._visits_N / self.count - self._offset_N
         return reached.ceil().long().clamp(min=0)
 
 
 def _most_passes(visits_N: Tensor, orbits_per_batch: int) -> int:
-    """As many passes as the most visited orbit asks for, or as leave a batch of orbits for each."""
+    """As many passes as the most visited orbit needs, or fewer, so that each pass has a batch of orbits."""
     low, high = 1, int(visits_N.max())
     while low < high:
         middle = (low + high + 1) // 2

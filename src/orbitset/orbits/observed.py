@@ -1,9 +1,9 @@
-"""Orbits as they were photographed: images that are told to belong together, and which of them is the target.
+"""Orbits of recorded images: which images belong together, and which of them is the target.
 
-Images are kept as uint8, on the device if they fit there. If not, they stay in memory, or in a file mapped
-into it, and threads gather what the next batches show while the device works on this one.
+Images stay uint8, on the device if they fit. If not, they are streamed: they stay in memory, or in a file
+mapped into it, and threads gather the images of the next batches while the device works on this one.
 
-Shapes: N images, O orbits, B images asked for.
+Shapes: N images, O orbits, B images of a batch.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from orbitset.orbits.epochs import Weighting
 OnProblem = Literal["stop", "skip"]
 Chosen = Literal["first", "middle", "medoid"]
 _SHARE_OF_DEVICE = 0.5
-"""Of the device's free memory, for images; the rest is for training."""
+"""The share of the device's free memory that images may take; the rest is for training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,27 +29,28 @@ class ObservedConfig:
     orbit: tuple[str, ...]
     """Factors that all members of an orbit share"""
     canonical: str | None = None
-    """The target of each orbit: factor=value, or its first member, as if nothing is given, its middle one, or
-    its medoid, which is nearest to all others in its pixels"""
+    """The target of each orbit: the member with factor=value, or its first member (the default), its middle
+    one, or its medoid, whose pixels are nearest to all others"""
     label: str | None = None
-    """The factor that is to be recognised"""
+    """The factor to recognise"""
     classes: str | None = None
-    """A factor that some images have, and others leave empty: classes to be learned beside the orbits"""
+    """A factor with classes to learn beside the orbits; images may leave it empty"""
     size_px: int | None = None
-    """Images are fitted into a square of that size; if not given, they must have one size"""
+    """Side of the square that images are fitted into; without it all images must have one size"""
     is_colour: bool = False
     crops: str | None = None
-    """A CSV of boxes (path, left, top, right, bottom), or a folder of landmarks: the part of images to use"""
+    """The part of each image to use: a CSV of boxes (path, left, top, right, bottom), or a folder of
+    landmarks"""
     weighting: Weighting = "orbit"
-    """What is shown equally often where orbits have many sizes: orbits, or images"""
+    """What an epoch shows equally often if orbits have many sizes: orbits, or images"""
     alike: str | None = None
-    """One of the orbit's factors: a batch shows orbits that share it, which they cannot be told apart by"""
+    """A factor of the orbits that orbits of a batch share, so that it does not tell them apart"""
     alike_values: int = 1
-    """How many values of that factor a batch shows, each with as many orbits as the others"""
+    """How many values of that factor a batch has, in equal parts"""
     min_members: int = 2
-    """An orbit with fewer is a problem"""
+    """An orbit with fewer members is a problem"""
     on_problem: OnProblem = "stop"
-    """What becomes of images that cannot be used: stop and name them, or skip them and keep the list"""
+    """What to do about unusable images: stop and name them, or skip them and record the list"""
     orbits_per_batch: int = 18
     members_per_batch: int = 4
 
@@ -77,12 +78,12 @@ class ObservedConfig:
     def _check_alike(self) -> None:
         if self.alike is None:
             if self.alike_values > 1:
-                raise ConfigError("orbits.alike_values is of the factor orbits.alike; name it")
+                raise ConfigError("orbits.alike_values needs a factor; name it in orbits.alike")
             return
         check_choice("orbits.alike", self.alike, self.orbit)
         if self.alike == self.label:
             raise ConfigError(
-                f"orbits.alike is {self.alike}, which is to be recognised; name a factor that does not matter"
+                f"orbits.alike is {self.alike}, the factor to recognise; name a factor that does not matter"
             )
         if self.alike_values > self.orbits_per_batch:
             raise ConfigError(
@@ -95,7 +96,7 @@ class ObservedConfig:
 
     @property
     def target(self) -> tuple[str, str] | None:
-        """The factor and the value that tell an orbit's target."""
+        """The factor and the value that mark the target of an orbit."""
         if self.canonical is None or self.canonical in get_args(Chosen):
             return None
         factor, _, value = self.canonical.partition("=")
@@ -103,18 +104,18 @@ class ObservedConfig:
 
     @property
     def chosen(self) -> Chosen:
-        """Which member is the target where no factor tells."""
+        """Which member is the target if no factor marks it."""
         return next((kind for kind in get_args(Chosen) if kind == self.canonical), "first")
 
     @property
     def factors(self) -> tuple[str, ...]:
-        """All that are named here."""
+        """All factors that the orbits, their targets and the labels need."""
         named = [*self.orbit, *(self.target or ())[:1], *([self.label] if self.label else [])]
         return tuple(dict.fromkeys(named))
 
 
 class ObservedOrbits:
-    """Orbits of any sizes. Orbit o is shown by the images with `orbit_N == o`, numbered in their order.
+    """Orbits of any sizes. The members of orbit o are the images with `orbit_N == o`, in their order.
 
     >>> images = torch.zeros(5, 1, 8, 8, dtype=torch.uint8)
     >>> orbits = ObservedOrbits(images, torch.tensor([0, 1, 0, 1, 1]), torch.tensor([2, 4]))
@@ -134,7 +135,7 @@ class ObservedOrbits:
     ) -> None:
         """`canonical_O` is the row of each orbit's target, `labels_O` its class where known.
 
-        `is_streamed` says whether images stay where they are: by default if the device has no room for them.
+        With `is_streamed` images stay where they are; by default they do if they do not fit on the device.
         """
         self.device = torch.device(device or images_NCHW.device)
         self.is_streamed = (
@@ -157,25 +158,21 @@ class ObservedOrbits:
     def draw(
         self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The rows of the chosen members, (B,); of images that are streamed the pixels, see `gather`."""
+        """The rows of the members, (B,). Streamed images: the pixels of members and of their targets, on the
+        way to the device, (B, 2, C, H, W) uint8."""
         del generator
-        rows_B = self.rows(orbit_B, member_B)
-        return self.gather(orbit_B, rows_B) if self.is_streamed else rows_B
-
-    def rows(self, orbit_B: Tensor, member_B: Tensor) -> Tensor:
-        at = self._row.device
-        return self._row[self._first_N[orbit_B.to(at)] + member_B.to(at)]
-
-    def gather(self, orbit_B: Tensor, rows_B: Tensor) -> Tensor:
-        """Members and the targets of their orbits, (B, 2, C, H, W) uint8, on the way to the device."""
-        targets_B = self.canonical_row_N[orbit_B.to(rows_B.device)]
+        orbit_B, member_B = orbit_B.to(self._row.device), member_B.to(self._row.device)
+        rows_B = self._row[self._first_N[orbit_B] + member_B]
+        if not self.is_streamed:
+            return rows_B
+        targets_B = self.canonical_row_N[orbit_B]
         pixels = self.images_NCHW[torch.stack([rows_B, targets_B], 1)]
         if self.device.type == "cuda" and pixels.device.type == "cpu":
             pixels = pixels.pin_memory()
         return pixels.to(self.device, non_blocking=True)
 
     def show(self, orbit_B: Tensor, drawn_B: Tensor) -> Tensor:
-        """The chosen members as images between 0 and 1."""
+        """The images of the members, between 0 and 1."""
         del orbit_B
         return _to_float(drawn_B[:, 0] if self.is_streamed else self.images_NCHW[drawn_B])
 
@@ -183,7 +180,7 @@ class ObservedOrbits:
         return self.show(orbit_B, self.draw(orbit_B, member_B))
 
     def canonical(self, orbit_B: Tensor, drawn_B: Tensor | None = None) -> Tensor:
-        """The target of each chosen orbit; where images are streamed, out of what was drawn."""
+        """The target of each orbit; of streamed images, from `drawn_B`."""
         if drawn_B is not None and self.is_streamed:
             return _to_float(drawn_B[:, 1])
         rows_B = self.canonical_row_N[orbit_B.to(self.canonical_row_N.device)]
@@ -195,8 +192,8 @@ def group_orbits(
 ) -> tuple[Tensor, Tensor]:
     """The orbit of each image, (N,), and the row of each orbit's target, (O,).
 
-    Images with the same numbers of the factors in `orbit` are one orbit; orbits are numbered in the order of
-    their values. The target is the member with that number of the canonical factor, without one the first.
+    Images with equal numbers of the factors in `orbit` form an orbit; orbits are numbered in the order of
+    their values. The target is the member with that number of the canonical factor, or else the first member.
 
     >>> factors = {"person": torch.tensor([0, 0, 1, 1]), "view": torch.tensor([0, 1, 1, 0])}
     >>> [ids.tolist() for ids in group_orbits(factors, ("person",), ("view", 1))]
@@ -213,7 +210,7 @@ def group_orbits(
             wrong = int((count_O != 1).nonzero()[0])
             raise DataError(
                 f"orbit {wrong} has {int(count_O[wrong])} members with {canonical[0]} {canonical[1]}; "
-                "one is needed, the target"
+                "give exactly one, the target"
             )
     first_O = torch.full((num,), len(orbit_N), device=orbit_N.device)
     return orbit_N, first_O.scatter_reduce(0, orbit_N[candidates], candidates, "amin")
@@ -240,13 +237,13 @@ def choose_targets(chosen: Chosen, images_NCHW: Tensor, orbit_N: Tensor) -> Tens
 
 
 def _medoids(images_NCHW: Tensor, row_N: Tensor, size_O: Tensor) -> Tensor:
-    """The sum of squared distances to all members is n|x|² - 2x·s + const, s being their sum."""
-    found = []
+    """The sum of squared distances of x to all members is n|x|² - 2x·s + const, with s their sum."""
+    medoids = []
     for rows in row_N.split(size_O.tolist()):
         pixels = images_NCHW[rows].flatten(1).double()
         spread = len(rows) * pixels.square().sum(1) - 2 * pixels @ pixels.sum(0)
-        found.append(rows[spread.argmin()])
-    return torch.stack(found)
+        medoids.append(rows[spread.argmin()])
+    return torch.stack(medoids)
 
 
 def _to_float(images: Tensor) -> Tensor:
@@ -261,8 +258,8 @@ def _fits(images: Tensor, device: torch.device) -> bool:
 
 
 def classes_of_orbits(class_N: Tensor, orbit_N: Tensor) -> Tensor:
-    """From the class of each image, below 0 where none is known, to that of each orbit: that of any member,
-    numbered from 0 as they occur, or -1. An error names two rows of one orbit that differ.
+    """The class of each orbit from those of its images, which are negative where unknown: numbered from 0, or
+    -1 if no member has a class. Members of different classes raise an error that names two of them.
 
     >>> classes_of_orbits(torch.tensor([7, -1, -1, 5]), torch.tensor([0, 0, 1, 2])).tolist()
     [1, -1, 0]
@@ -270,21 +267,20 @@ def classes_of_orbits(class_N: Tensor, orbit_N: Tensor) -> Tensor:
     class_O = torch.full((int(orbit_N.max()) + 1,), -1).scatter_reduce(0, orbit_N, class_N, "amax")
     is_other_N = (class_N >= 0) & (class_N != class_O[orbit_N])
     if is_other_N.any():
-        one = int(is_other_N.nonzero()[0])
-        other = int(((orbit_N == orbit_N[one]) & (class_N == class_O[orbit_N[one]])).nonzero()[0])
-        raise SeveralClasses(one, other)
+        row = int(is_other_N.nonzero()[0])
+        other = int(((orbit_N == orbit_N[row]) & (class_N == class_O[orbit_N[row]])).nonzero()[0])
+        raise SeveralClasses(row, other)
     is_known_O = class_O >= 0
-    found_O = torch.full_like(class_O, -1)
-    found_O[is_known_O] = class_O[is_known_O].unique(return_inverse=True)[1]
-    return found_O
+    class_O[is_known_O] = class_O[is_known_O].unique(return_inverse=True)[1]
+    return class_O
 
 
 class SeveralClasses(ValueError):
-    """Members of one orbit are of different classes."""
+    """Members of one orbit belong to different classes."""
 
-    def __init__(self, one: int, other: int) -> None:
-        super().__init__(f"images {one} and {other} are of one orbit and of different classes")
-        self.rows = (one, other)
+    def __init__(self, row: int, other: int) -> None:
+        super().__init__(f"images {row} and {other} belong to one orbit but to different classes")
+        self.rows = (row, other)
 
 
 def _check(images: Tensor, orbit_N: Tensor, canonical_O: Tensor, labels_O: Tensor | None) -> None:
@@ -303,4 +299,4 @@ def _check(images: Tensor, orbit_N: Tensor, canonical_O: Tensor, labels_O: Tenso
             f"{num if labels_O is None else len(labels_O)} labels; give one of each per orbit"
         )
     if not torch.equal(orbit_N[canonical_O], torch.arange(num, device=orbit_N.device)):
-        raise DataError("a target lies in another orbit than its own")
+        raise DataError("a target does not belong to its orbit")

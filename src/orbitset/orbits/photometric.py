@@ -1,18 +1,20 @@
-"""Photometric changes and crops: drawn as parameters, applied to a whole batch, every image under its own.
+"""Photometric augmentation and crops: drawn as parameters, and applied to a batch, each image by its own.
 
-An image is changed in this order; only steps 8 and 10 cut values to [0, 1]:
+By hand, since members of an orbit must be equal on every device and exact at neutral parameters, and a batch
+must take its parameters from one tensor. The steps are, in this order; only 8 and 10 cut values to [0, 1]:
 
-1. flip: mirrored left to right
+1. flip: left to right
 2. crop: a window of the image, enlarged to the full size; bilinear, pixels are squares
-   (`align_corners=False`), the outermost pixels go on beyond the border
-3. illumination: times 1 + strength * sin(2 pi cycles * u + phase), u the position along the direction in
-   image sides from the centre
-4. blur: a Gaussian, cut off at three times the largest sigma of the ranges; borders go on outside
-5. saturation and hue, colour only: the difference of a pixel from its own mean over the channels is
-   stretched, and turned about the grey axis; a third of the circle takes red to green
-6. brightness: times a factor
-7. contrast: the difference from the mean of the image times a factor
-8. gamma: the power of the value
+   (`align_corners=False`), the outermost pixels continue beyond the border
+3. illumination: multiplication by 1 + strength * sin(2 pi cycles * u + phase), u the position along the
+   direction in image sides from the centre
+4. blur: a Gaussian, cut off at three times the largest sigma of the ranges; the outermost pixels continue
+   outside
+5. saturation and hue, for colour only: the difference of a pixel from its mean over the channels is stretched
+   and rotated about the grey axis; a third of the circle turns red into green
+6. brightness: multiplication by a factor
+7. contrast: multiplication of the difference from the image's mean by a factor
+8. gamma: a power of the value
 9. noise: Gaussian, independent for every pixel and channel
 10. values are cut to [0, 1]
 
@@ -24,13 +26,12 @@ Shapes: N images, C channels (1 or 3), H x W pixels, P parameters, Q pairs of no
 
 import math
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from orbitset.errors import ConfigError, DataError
+from orbitset.errors import ConfigError
 
 _NEUTRAL = {
     "flip": 0.0,  # 0 or 1
@@ -52,9 +53,9 @@ _NEUTRAL = {
     "noise_key": 0.0,  # a whole number below 2**24: which noise
 }
 PARAMETERS = tuple(_NEUTRAL)
-"""What the columns of the parameters are."""
+"""The names of the columns of parameters."""
 NEUTRAL = tuple(_NEUTRAL.values())
-"""Parameters that leave an image exactly as it is."""
+"""Parameters that do not change an image at all."""
 
 _KEYS = 2**24
 _WORD = 0xFFFFFFFF
@@ -62,31 +63,32 @@ _WORD = 0xFFFFFFFF
 
 @dataclass(frozen=True, kw_only=True)
 class PhotometricRanges:
-    """How far an image may be changed; moderately by default. Colour settings do nothing to grey images."""
+    """The ranges of photometric changes, moderate by default. Colour settings do not change grey images."""
 
     crop_area_min: float = 0.6
-    """Share of the area that is kept; 1 keeps all."""
+    """The share of the area that a crop keeps."""
     crop_area_max: float = 1.0
     crop_aspect_max: float = 4 / 3
-    """Sides of the window, relative to the image's, differ at most by this factor, log-uniformly."""
+    """The largest ratio of a crop's sides, relative to the image's; log-uniform."""
     brightness: float = 0.3
-    """The factor is 1 ± this; contrast and saturation likewise."""
+    """The factor is within 1 ± this; likewise contrast and saturation."""
     contrast: float = 0.3
     gamma_max: float = 1.3
-    """The exponent is between 1 / this and this, log-uniformly."""
+    """The exponent is between 1 / this and this, log-uniform."""
     saturation: float = 0.3
     hue_deg: float = 20.0
-    """± this; 360 is the full circle."""
+    """The hue turns by ± this; 360 is the full circle."""
     blur_min_px: float = 0.0
-    """Sigma of the Gaussian."""
+    """The least sigma of the Gaussian."""
     blur_max_px: float = 1.0
     blur_probability: float = 0.5
     illumination: float = 0.3
-    """Light falls off or grows by up to this share of itself across the image."""
+    """The largest share by which light changes across the image."""
     illumination_cycles: float = 0.75
-    """Up to so many waves of light from side to side; below a half it is a slope, above it a band."""
+    """The largest number of waves of light from side to side; below a half they are slopes, above it
+    bands."""
     noise: float = 0.02
-    """Highest sigma; white is 1."""
+    """The largest sigma; white is 1."""
     flip_probability: float = 0.0
 
     def __post_init__(self) -> None:
@@ -106,39 +108,20 @@ class PhotometricRanges:
                 "give 0 <= blur_min_px <= blur_max_px"
             )
 
-    @classmethod
-    def only(cls, **settings: float) -> Self:
-        """Ranges that change nothing but what is named.
-
-        >>> PhotometricRanges.only(brightness=0.5).contrast
-        0.0
-        """
-        neutral = {
-            "crop_area_min": 1.0,
-            "brightness": 0.0,
-            "contrast": 0.0,
-            "gamma_max": 1.0,
-            "saturation": 0.0,
-            "hue_deg": 0.0,
-            "blur_max_px": 0.0,
-            "illumination": 0.0,
-            "noise": 0.0,
-        }
-        return cls(**(neutral | settings))
-
 
 def _check(ranges: PhotometricRanges, low: float, high: float, *names: str) -> None:
-    wanted = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
+    accepted = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
     for name in names:
         value = getattr(ranges, name)
         if not (math.isfinite(value) and low <= value <= high):
-            raise ConfigError(f"{name} is {value}; give a number {wanted}")
+            raise ConfigError(f"{name} is {value}; give a number {accepted}")
 
 
 def draw_photometric(num: int, ranges: PhotometricRanges, generator: torch.Generator) -> Tensor:
-    """Draw `num` rows of parameters, independent of each other and, but for the crop's, among themselves.
+    """Draw `num` independent rows of parameters.
 
-    Each parameter has numbers of its own from the generator: setting one range leaves the others' draws.
+    Each parameter has its own numbers from the generator: changing one range leaves the others' draws as they
+    are.
 
     >>> params = draw_photometric(2, PhotometricRanges(), torch.Generator().manual_seed(0))
     >>> params.shape == (2, len(PARAMETERS))
@@ -183,70 +166,49 @@ def _around(middle: float, reach: float, uniform_N: Tensor) -> Tensor:
 
 
 def apply_photometric(images_NCHW: Tensor, params_NP: Tensor, ranges: PhotometricRanges) -> Tensor:
-    """Change float32 images in [0, 1], each by its own row, on the device where both are.
+    """Change float32 images in [0, 1], each by its own row of parameters.
 
-    The ranges are those the parameters were drawn from: steps that they leave out are not taken, and the
-    widest blur settles the taps for all. Rows of `NEUTRAL` may be among the parameters.
+    `ranges` are those of the draw: steps outside them are skipped, and the widest blur sets the number of
+    taps for all. Rows of `NEUTRAL` may be among the parameters.
 
     >>> images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     >>> torch.equal(apply_photometric(images, torch.tensor([NEUTRAL] * 2), PhotometricRanges()), images)
     True
     """
-    _check_tensors(images_NCHW, params_NP)
-    each = dict(zip(PARAMETERS, params_NP[:, :, None, None, None].unbind(1), strict=True))
+    values = dict(zip(PARAMETERS, params_NP[:, :, None, None, None].unbind(1), strict=True))
     images = images_NCHW
     if ranges.flip_probability > 0:
-        images = torch.where(each["flip"] > 0.5, images.flip(-1), images)
+        images = torch.where(values["flip"] > 0.5, images.flip(-1), images)
     if ranges.crop_area_min < 1:
-        images = _cropped(images, each)
+        images = _cropped(images, values)
     if ranges.illumination > 0:
-        images = images * _light(images, each)
+        images = images * _light(images, values)
     if ranges.blur_max_px > 0 and ranges.blur_probability > 0:
-        images = _blurred(images, each["blur_px"], math.ceil(3 * ranges.blur_max_px))
+        images = _blurred(images, values["blur_px"], math.ceil(3 * ranges.blur_max_px))
     if images.shape[1] == 3 and (ranges.saturation > 0 or ranges.hue_deg > 0):
-        images = _coloured(images, each["saturation"], each["hue"])
+        images = _coloured(images, values["saturation"], values["hue"])
     if ranges.brightness > 0 or ranges.contrast > 0:
-        factor, contrast = each["brightness"], each["contrast"]
+        factor, contrast = values["brightness"], values["contrast"]
         mean = images.mean((1, 2, 3), keepdim=True)
         images = torch.addcmul(mean * factor * (1 - contrast), images, factor * contrast)
     if ranges.gamma_max > 1:
         images = images.clamp(0, 1)
-        images = torch.where(each["gamma"] == 1, images, images.pow(each["gamma"]))
+        images = torch.where(values["gamma"] == 1, images, images.pow(values["gamma"]))
     if ranges.noise > 0:
-        images = torch.addcmul(images, each["noise"], _normal(images, each["noise_key"]))
+        images = torch.addcmul(images, values["noise"], _normal(images, values["noise_key"]))
     return images.clamp(0, 1)
 
 
-def _check_tensors(images_NCHW: Tensor, params_NP: Tensor) -> None:
-    for name, tensor, wanted in (
-        ("images", images_NCHW, "float32, 0 to 1"),
-        ("parameters", params_NP, "float32"),
-    ):
-        if tensor.dtype != torch.float32:
-            found = str(tensor.dtype).removeprefix("torch.")
-            raise TypeError(f"{name} have dtype {found}; give {wanted}")
-    if images_NCHW.ndim != 4 or images_NCHW.shape[1] not in (1, 3):
-        raise DataError(
-            f"images have shape {tuple(images_NCHW.shape)}; "
-            "give (count, channels, height, width) with 1 or 3 channels"
-        )
-    if params_NP.shape != (len(images_NCHW), len(PARAMETERS)):
-        raise ValueError(
-            f"parameters have shape {tuple(params_NP.shape)}; "
-            f"give {(len(images_NCHW), len(PARAMETERS))}, a row per image"
-        )
-
-
 def _centres(size: int, like: Tensor) -> Tensor:
-    """Middles of the pixels along a side that reaches from -1 to 1."""
+    """The centres of the pixels along a side that reaches from -1 to 1."""
     return (2 * torch.arange(size, dtype=like.dtype, device=like.device) + 1) / size - 1
 
 
-def _cropped(images_NCHW: Tensor, each: dict[str, Tensor]) -> Tensor:
+def _cropped(images_NCHW: Tensor, values: dict[str, Tensor]) -> Tensor:
     num, _, height, width = images_NCHW.shape
-    crop_width, crop_height = each["crop_width"], each["crop_height"]
-    x_N11W = each["crop_x"] + crop_width * _centres(width, images_NCHW)
-    y_N1H1 = each["crop_y"] + crop_height * _centres(height, images_NCHW)[:, None]
+    crop_width, crop_height = values["crop_width"], values["crop_height"]
+    x_N11W = values["crop_x"] + crop_width * _centres(width, images_NCHW)
+    y_N1H1 = values["crop_y"] + crop_height * _centres(height, images_NCHW)[:, None]
     grid_NHW2 = torch.stack(
         [x_N11W[:, 0].expand(num, height, width), y_N1H1[:, 0].expand(num, height, width)], -1
     )
@@ -254,16 +216,16 @@ def _cropped(images_NCHW: Tensor, each: dict[str, Tensor]) -> Tensor:
     return torch.where((crop_width == 1) & (crop_height == 1), images_NCHW, cropped)
 
 
-def _light(images_NCHW: Tensor, each: dict[str, Tensor]) -> Tensor:
-    """What illumination multiplies the images by, (N, 1, H, W)."""
-    direction, waves = each["light_direction"], math.pi * each["light_cycles"]
+def _light(images_NCHW: Tensor, values: dict[str, Tensor]) -> Tensor:
+    """The factor of illumination for each pixel, (N, 1, H, W)."""
+    direction, waves = values["light_direction"], math.pi * values["light_cycles"]
     x_N11W = waves * direction.cos() * _centres(images_NCHW.shape[3], images_NCHW)
     y_N1H1 = waves * direction.sin() * _centres(images_NCHW.shape[2], images_NCHW)[:, None]
-    return 1 + each["light_strength"] * (x_N11W + y_N1H1 + each["light_phase"]).sin()
+    return 1 + values["light_strength"] * (x_N11W + y_N1H1 + values["light_phase"]).sin()
 
 
 def _blurred(images_NCHW: Tensor, sigma_N111: Tensor, radius: int) -> Tensor:
-    """Along the rows, then along the columns. A sigma of 0 leaves one tap, which is 1."""
+    """Blur along the rows, then along the columns. A sigma of 0 has a single tap, which is 1."""
     squares = torch.arange(radius + 1, dtype=sigma_N111.dtype, device=sigma_N111.device).square()
     taps = (-squares[:, None, None, None, None] / (2 * sigma_N111.clamp(min=1e-3).square())).exp()
     taps = taps / (2 * taps.sum(0) - 1)
@@ -287,9 +249,10 @@ def _coloured(images_N3HW: Tensor, saturation_N111: Tensor, hue_N111: Tensor) ->
 
 
 def _normal(images_NCHW: Tensor, key_N111: Tensor) -> Tensor:
-    """Normal numbers of the images' shape that depend on key and position alone, on every device.
+    """Normal numbers of the images' shape that depend only on key and position, on every device.
 
-    A hash of the key and a counter gives 2 x 16 bits, which the Box-Muller transform makes a pair of numbers.
+    A hash of the key and a counter has 2 x 16 bits, of which the Box-Muller transform makes a pair of
+    numbers.
     """
     count = math.prod(images_NCHW.shape[1:])
     counter_Q = torch.arange((count + 1) // 2, device=images_NCHW.device)
