@@ -138,6 +138,10 @@ def test_an_orbit_without_a_target_is_refused():
     [
         ({"images": torch.zeros(4, 1, 2, 2)}, "uint8"),
         ({"orbits": torch.tensor([0, 1])}, "2 orbit ids for 4 images"),
+        (
+            {"images": torch.zeros(0, 1, 2, 2, dtype=torch.uint8), "orbits": torch.zeros(0).long()},
+            "0 orbit ids for 0 images",
+        ),
         ({"orbits": torch.tensor([0, 0, 2, 2])}, "without a gap"),
         ({"canonical": torch.tensor([0, 1])}, "not belong to its orbit"),
         ({"canonical": torch.tensor([0])}, "2 orbits, 1 targets"),

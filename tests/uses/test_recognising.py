@@ -23,7 +23,7 @@ def one_each(photos, tmp_path):
 
 
 def _labels(result):
-    return [one.label for one in result.found]
+    return [one.label for one in result.results]
 
 
 @pytest.mark.parametrize("by", ["nearest", "mean"])
@@ -76,7 +76,7 @@ def test_examples_must_be_a_folder_of_images(model, photos, tmp_path):
 
 
 def test_contradictions_are_refused_before_any_image_is_read(model):
-    with pytest.raises(ConfigError, match="give one of both"):
+    with pytest.raises(ConfigError, match="contradict each other; give one"):
         classify(model, "gone", ["gone"], reject_above=1, is_open=False)
     for wrong in (-1, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="give a squared distance"):

@@ -197,7 +197,7 @@ def classify(
             on_progress=counted,
         )
     write_sheet(sheet, lambda: classes_sheet(result))
-    rows = list(zip(result.paths, result.found, strict=True))
+    rows = list(zip(result.paths, result.results, strict=True))
     content = {
         "reject_above": result.reject_above,
         "rejects_by": result.rejects_by,

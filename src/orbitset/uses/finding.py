@@ -1,4 +1,4 @@
-"""Search: an index of many images, and those of them that show what a picture shows."""
+"""Search: keep an index of many images, and find those that show the same thing as a query."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found for a query, nearest first."""
+    """The images that a query found, nearest first."""
 
     query: str
     matches: tuple[Match, ...]
@@ -39,7 +39,7 @@ class Answer:
 
 @dataclass
 class Indexed(Summary):
-    """What an index holds now."""
+    """What was added, and how many images the index holds now."""
 
     added: int = 0
     replaced: int = 0
@@ -54,32 +54,32 @@ def add_to_index(
     kind: Kind | None = None,
     on_progress: Progress | None = None,
 ) -> Indexed:
-    """Add images to an index, which is made if it is not there; all of them, or none after an error.
+    """Add images to an index, which is created if it does not exist; all of them, or none after an error.
 
-    Items are called by their absolute paths: one that is there already gets its code anew. A new index is
-    flat unless another kind is asked for.
+    Items are named by their absolute paths. An image that is in the index is encoded again. A new index is
+    flat by default.
     """
-    found = _located(images)
+    files = _located(images)
     if holds_index(folder):
         index = Index.open(folder, model_id=model.id)
         if kind not in (None, index.kind):
             raise ConfigError(f"the index at {folder} is of the kind {index.kind}, not {kind}")
-        return _add(model, index, found, on_progress)
+        return _add(model, index, files, on_progress)
     had_folder = folder.exists()
     index = Index.create(folder, model_id=model.id, code_size=model.code_size, kind=kind or "flat")
     try:
-        return _add(model, index, found, on_progress)
+        return _add(model, index, files, on_progress)
     except BaseException:
         _discard(folder, had_folder)
         raise
 
 
-def _add(model: Model, index: Index, found: ImageFiles, on_progress: Progress | None) -> Indexed:
-    summary = Indexed(ignored=found.ignored)
+def _add(model: Model, index: Index, files: ImageFiles, on_progress: Progress | None) -> Indexed:
+    summary = Indexed(ignored=files.ignored)
     problems: list[Problem] = []
     with index.changes():
         for paths, codes in embedded_batches(
-            model, found.table, problems, batch=_AT_ONCE, on_progress=on_progress
+            model, files.table, problems, batch=_AT_ONCE, on_progress=on_progress
         ):
             counts = index.add(paths, codes)
             summary.added += counts.added
@@ -92,7 +92,7 @@ def _add(model: Model, index: Index, found: ImageFiles, on_progress: Progress | 
 
 
 def _discard(folder: Path, keep_folder: bool) -> None:
-    """Remove an index that was made for nothing, unless another process writes it by now."""
+    """Remove a new index that stayed empty, unless another process writes it by now."""
     with contextlib.suppress(OSError, OrbitsetError), locked(folder):
         if len(Index.open(folder)):
             return
@@ -103,7 +103,7 @@ def _discard(folder: Path, keep_folder: bool) -> None:
 
 
 def remove_from_index(folder: Path, images: Sequence[Path | str]) -> tuple[int, list[str], int]:
-    """How many are gone, which were not there, and how many are left; a folder means all that lies in it."""
+    """Remove images, and all images below folders. Returns how many, unknown ones, and how many are left."""
     index = Index.open(folder)
     known = index.names
     names: list[str] = []
@@ -126,28 +126,22 @@ def search_index(
     k: int = 10,
     on_progress: Progress | None = None,
 ) -> tuple[list[Answer], tuple[Problem, ...]]:
-    """The nearest images of each query, which does not find itself; and queries that cannot be read."""
+    """The nearest images of each query, without the query itself; and problems with queries."""
     index = Index.open(folder, model_id=model.id)
     if not len(index):
         raise DataError(f"the index at {folder} is empty", hint="add images to it first")
-    found = embed_table(model, _located(queries).table, on_progress=on_progress)
-    answers = index.search(found.codes_ND, k, exclude_self=found.paths)
+    embedded = embed_table(model, _located(queries).table, on_progress=on_progress)
+    found = index.search(embedded.codes_ND, k, exclude_self=embedded.paths)
     return [
-        Answer(
-            query,
-            tuple(
-                Match(name, float(distance))
-                for name, distance in zip(names, distances, strict=False)
-            ),
-        )
+        Answer(query, tuple(map(Match, names, distances.tolist())))
         for query, names, distances in zip(
-            found.paths, answers.names, answers.distances_QK, strict=True
+            embedded.paths, found.names, found.distances_QK, strict=True
         )
-    ], found.problems
+    ], embedded.problems
 
 
 def search_sheet(model: Model, answers: Sequence[Answer]) -> str:
-    """A page with each query, what it looks like in its canonical pose, and what it found."""
+    """A page with each query, its rectified image, and its matches."""
     rows = []
     for answer in answers:
         upright = model.rectify(answer.query)[0]
@@ -165,16 +159,16 @@ def search_sheet(model: Model, answers: Sequence[Answer]) -> str:
 
 
 def _located(images: Sequence[Path | str]) -> ImageFiles:
-    """Images by their absolute paths, each once."""
-    found = find_images(images)
-    paths = _absolute(found.table.paths)
+    """The images by their absolute paths, without duplicates."""
+    files = find_images(images)
+    paths = _absolute(files.table.paths)
     first = {path: at for at, path in reversed(list(enumerate(paths)))}
-    table = replace(found.table, paths=tuple(paths)).at(sorted(first.values()))
-    return replace(found, table=table)
+    table = replace(files.table, paths=tuple(paths)).at(sorted(first.values()))
+    return replace(files, table=table)
 
 
 def _absolute(paths: Sequence[Path | str]) -> list[str]:
-    """Paths as items are called: through no link, though an image may be one itself."""
+    """The names of items: paths with links to folders resolved; an image may itself be a link."""
     real = functools.cache(os.path.realpath)
     return [
         str(real(path) if os.path.isdir(path) else os.path.join(real(folder or "."), name))

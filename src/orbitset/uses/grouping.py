@@ -21,12 +21,12 @@ def find_duplicates(
     threshold: float | None = None,
     on_progress: Progress | None = None,
 ) -> tuple[list[Group], Embedded]:
-    """Groups joined by pairs up to a threshold, given or the model's own; and all that was looked at."""
+    """Groups joined by pairs up to a threshold, by default the model's at `far`; and all embedded images."""
     if threshold is None:
         threshold = threshold_of(model, far).threshold
     check_distance("threshold", threshold)
-    found = embed(model, images, on_progress=on_progress)
-    return find_groups(found.codes_ND, threshold=threshold, names=found.paths), found
+    embedded = embed(model, images, on_progress=on_progress)
+    return find_groups(embedded.codes_ND, threshold=threshold, names=embedded.paths), embedded
 
 
 def duplicates_sheet(groups: Sequence[Group]) -> str:
@@ -35,10 +35,10 @@ def duplicates_sheet(groups: Sequence[Group]) -> str:
         SheetRow(
             f"{len(group)} images",
             [
-                SheetPicture(path, Path(path).name, f"{distance:.4g}", is_marked=at == 0)
-                for at, (path, distance) in enumerate(
-                    zip(group.names, group.distances, strict=True)
+                SheetPicture(
+                    path, Path(path).name, f"{distance:.4g}", is_marked=path == group.names[0]
                 )
+                for path, distance in zip(group.names, group.distances, strict=True)
             ],
         )
         for group in groups

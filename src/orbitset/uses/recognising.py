@@ -20,17 +20,18 @@ Source = Literal["given", "examples", "calibration", "none"]
 
 @dataclass(frozen=True)
 class Classified:
-    """What each image was taken for."""
+    """The class of each image."""
 
     paths: tuple[str, ...]
-    found: tuple[Recognised, ...]
+    results: tuple[Recognised, ...]
     examples: dict[str, str]
-    """Of each class, the first example"""
+    """The first example of each class"""
     reject_above: float | None
-    """Squared distance from which on an image is of no class"""
+    """The squared distance above which an image has no class"""
     rejects_by: Source
+    """Where that threshold comes from"""
     unknown: tuple[str, ...]
-    """Classes of which no example can be read"""
+    """Classes without a readable example"""
     problems: tuple[Problem, ...]
 
 
@@ -47,49 +48,35 @@ def classify(
 ) -> Classified:
     """The class of each image, or none if it is far from all.
 
-    A class is a sub-folder of `examples`, or a single image there, called by its name. The distance that is
-    too far is the one given, or what tells the classes apart among their examples, or the model's own; with
-    `is_open=False` nothing is too far.
+    A class is a sub-folder of `examples`, or a single image there, named by its file. `reject_above` is by
+    default the distance that tells the classes apart among their examples, or else the model's threshold for
+    `far`. With `is_open=False` every image has a class.
     """
-    _check(reject_above, is_open)
+    if reject_above is not None:
+        if not is_open:
+            raise ConfigError("--closed and --reject contradict each other; give one")
+        check_distance("the distance to reject from", reject_above)
     examples = Path(examples)
     table = list_folder(examples).images.table
     known = embed(model, [examples])
-    classes = dict(
-        zip(
-            (str(examples / path) for path in table.paths),
-            (
-                orbit or Path(path).stem
-                for path, orbit in zip(table.paths, table.columns["orbit"], strict=True)
-            ),
-            strict=True,
-        )
-    )
+    classes = {
+        str(examples / path): orbit or Path(path).stem
+        for path, orbit in zip(table.paths, table.columns["orbit"], strict=True)
+    }
     labels = [classes[path] for path in known.paths]
-    shown: dict[str, str] = {}
-    for label, path in zip(labels, known.paths, strict=True):
-        shown.setdefault(label, path)
-    examples_of = Examples(known.codes_ND, labels, by=by)
-    reject_above, rejects_by = _threshold(model, examples_of, reject_above, is_open, far)
+    first = {label: path for label, path in zip(labels[::-1], known.paths[::-1], strict=True)}
+    labelled = Examples(known.codes_ND, labels, by=by)
+    reject_above, rejects_by = _threshold(model, labelled, reject_above, is_open, far)
     queries = embed(model, images, on_progress=on_progress)
-    found = examples_of.classify(queries.codes_ND, reject_above=reject_above)
     return Classified(
-        queries.paths,
-        tuple(found),
-        shown,
-        reject_above,
-        rejects_by,
-        tuple(label for label in dict.fromkeys(classes.values()) if label not in shown),
-        (*known.problems, *queries.problems),
+        paths=queries.paths,
+        results=tuple(labelled.classify(queries.codes_ND, reject_above=reject_above)),
+        examples={label: first[label] for label in labelled.classes},
+        reject_above=reject_above,
+        rejects_by=rejects_by,
+        unknown=tuple(label for label in dict.fromkeys(classes.values()) if label not in first),
+        problems=(*known.problems, *queries.problems),
     )
-
-
-def _check(reject_above: float | None, is_open: bool) -> None:
-    if reject_above is None:
-        return
-    if not is_open:
-        raise ConfigError("nothing is to be rejected, and from a distance on; give one of both")
-    check_distance("the distance to reject from", reject_above)
 
 
 def _threshold(
@@ -99,29 +86,31 @@ def _threshold(
         return given, "given"
     if not is_open:
         return None, "none"
-    own = leave_one_out_threshold(examples)
-    if own is not None:
-        return own, "examples"
-    if model.calibration is not None and any(one.far == far for one in model.calibration.points):
+    estimate = leave_one_out_threshold(examples)
+    if estimate is not None:
+        return estimate, "examples"
+    if model.calibration is not None and any(
+        point.far == far for point in model.calibration.points
+    ):
         return model.calibration.at(far).threshold, "calibration"
     return None, "none"
 
 
 def classes_sheet(result: Classified) -> str:
-    """A page with a row for each class: an example, and what was taken for it."""
+    """A page with a row for each class: an example, and the images of that class."""
     rows = []
     for label, example in result.examples.items():
         pictures = [SheetPicture(example, label, "example", is_marked=True)]
         pictures += [
-            SheetPicture(path, Path(path).name, f"{one.distance:.4g}")
-            for path, one in zip(result.paths, result.found, strict=True)
-            if one.label == label
+            SheetPicture(path, Path(path).name, f"{answer.distance:.4g}")
+            for path, answer in zip(result.paths, result.results, strict=True)
+            if answer.label == label
         ]
         rows.append(SheetRow(label, pictures))
     rejected = [
-        SheetPicture(path, Path(path).name, f"{one.nearest}? {one.distance:.4g}")
-        for path, one in zip(result.paths, result.found, strict=True)
-        if one.label is None
+        SheetPicture(path, Path(path).name, f"{answer.nearest}? {answer.distance:.4g}")
+        for path, answer in zip(result.paths, result.results, strict=True)
+        if answer.label is None
     ]
     if rejected:
         rows.append(SheetRow("none of these", rejected))
