@@ -80,9 +80,8 @@ def test_orbits_of_one_member_have_no_invariance():
     assert curve.invariance.isnan().all()
 
 
-@pytest.mark.parametrize("num", [0, 1])
-def test_without_pairs_everything_is_nan(num):
-    curve = invariance_curve(torch.zeros(num, 3), torch.zeros(num), torch.tensor([1.0, 2.0]))
+def test_without_pairs_everything_is_nan():
+    curve = invariance_curve(torch.zeros(1, 3), torch.zeros(1), torch.tensor([1.0, 2.0]))
     assert curve.invariance.isnan().all() and curve.selectivity.isnan().all()
     assert (curve.num_within, curve.num_across) == (0, 0)
 
@@ -93,11 +92,11 @@ def test_an_embedding_that_fulfils_the_definition_has_both_1():
     assert curve.invariance.tolist() == curve.selectivity.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("entries", [1, 70, 899, 900])
-def test_chunks_make_no_difference(monkeypatch, entries):
+@pytest.mark.parametrize("size", [1, 500, 5000, 50_000])
+def test_chunks_make_no_difference(monkeypatch, size):
     epsilons, orbits = torch.linspace(0, 12, 25), torch.arange(30) % 7
     whole = invariance_curve(whole_codes(), orbits, epsilons)
-    monkeypatch.setattr(invariance, "_CHUNK_ENTRIES", entries)
+    monkeypatch.setattr(invariance, "_BLOCK_BYTES", size)
     chunked = invariance_curve(whole_codes(), orbits, epsilons)
     assert torch.equal(chunked.invariance, whole.invariance)
     assert torch.equal(chunked.selectivity, whole.selectivity)

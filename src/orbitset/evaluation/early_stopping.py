@@ -19,29 +19,6 @@ class OrbitHalves:
     """Which images are on the validation side, (S, N) bool; the others are on the test side."""
 
     is_validation_SN: Tensor
-    orbit_N: Tensor
-
-    def __post_init__(self) -> None:
-        """Refuse sides that share an orbit, which would leak test images into the choice."""
-        if self.is_validation_SN.ndim != 2 or self.is_validation_SN.shape[1:] != self.orbit_N.shape:
-            raise ValueError(
-                f"sides have shape {tuple(self.is_validation_SN.shape)} for {len(self.orbit_N)} images; "
-                "give one row per split and one column per image"
-            )
-        place_N = self.orbit_N.unique(return_inverse=True)[1]
-        num_orbits = int(place_N.max()) + 1
-        for split, side_N in enumerate(self.is_validation_SN):
-            on_N = torch.stack([side_N, ~side_N]).long()
-            count = torch.zeros(2, num_orbits, dtype=torch.int64, device=place_N.device)
-            count.index_add_(1, place_N, on_N)
-            if (on_N.sum(1) == 0).any():
-                raise ValueError(f"split {split} has an empty side; give more orbits")
-            shared = (count > 0).all(0)
-            if shared.any():
-                leaked = int(self.orbit_N[shared[place_N]][0])
-                raise ValueError(
-                    f"split {split} has orbit {leaked} on both sides; keep whole orbits on one side"
-                )
 
     def __len__(self) -> int:
         return len(self.is_validation_SN)
@@ -75,7 +52,7 @@ def orbit_splits(orbit_N: Tensor, *, splits: int = 10, seed: int = 0) -> OrbitHa
         side = torch.zeros(num_orbits, dtype=torch.bool)
         side[order[: num_orbits // 2]] = True
         sides.append(side)
-    return OrbitHalves(torch.stack(sides).to(orbit_N.device)[:, place_N], orbit_N)
+    return OrbitHalves(torch.stack(sides).to(orbit_N.device)[:, place_N])
 
 
 @dataclass(frozen=True)

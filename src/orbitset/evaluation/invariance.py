@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from orbitset.evaluation.labelled import Labelled
+from orbitset.evaluation.pairs import Pairs
 
-_CHUNK_ENTRIES = 2**22
+_BLOCK_BYTES = 2**27
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,13 @@ def invariance_curve(codes_ND: Tensor, orbit_N: Tensor, epsilons_E: Tensor) -> I
     >>> curve.invariance.tolist(), curve.selectivity.tolist()
     ([0.0, 1.0, 1.0], [1.0, 1.0, 0.5])
     """
-    codes = Labelled(codes_ND, orbit_N).codes.double()
-    identity_N = codes.unique(dim=0, return_inverse=True)[1]
-    codes = codes - codes[:1]  # distances stay, rounding errors shrink, whole numbers stay exact
-    squares = codes.square().sum(1)
-    epsilons, order_E = epsilons_E.double().to(codes.device).sort()
-    counts = torch.zeros(2, len(epsilons) + 1, dtype=torch.int64, device=codes.device)
-    rows = max(1, _CHUNK_ENTRIES // max(1, len(codes)))
-    for chunk in torch.arange(len(codes), device=codes.device).split(rows):
-        distance = squares[chunk][:, None] + squares - 2 * codes[chunk] @ codes.T
-        distance.masked_fill_(identity_N[chunk][:, None] == identity_N, 0)  # free of rounding
-        later = torch.arange(len(codes), device=codes.device) > chunk[:, None]
-        same = orbit_N[chunk][:, None] == orbit_N
-        place = torch.searchsorted(epsilons, distance)
-        for row, chosen in enumerate((later & same, later & ~same)):
-            counts[row] += torch.bincount(place[chosen], minlength=len(epsilons) + 1)
+    pairs = Pairs(Labelled(codes_ND, orbit_N), {}, None, "euclidean", _BLOCK_BYTES)
+    epsilons, order_E = epsilons_E.double().to(codes_ND.device).sort()
+    counts = torch.zeros(2, len(epsilons) + 1, dtype=torch.int64, device=codes_ND.device)
+    for block in pairs.blocks:
+        place = torch.searchsorted(epsilons, pairs.distances(block))
+        for count, is_of_kind in zip(counts, pairs.kinds(block), strict=True):
+            count += torch.bincount(place[is_of_kind], minlength=len(epsilons) + 1)
     within, across = counts.sum(1).tolist()
     reached = counts.cumsum(1)[:, :-1].double()
     back_E = order_E.argsort()
