@@ -184,14 +184,8 @@ class OrbitBatches:
         if not 0 <= epochs < math.inf:
             raise ConfigError(f"epochs is {epochs}; give a number of at least 0")
         images = math.ceil(round(epochs * self.images_per_epoch, 6))
-        low, high = 0, self.batches_per_epoch * (math.floor(epochs) + 1)
-        while low < high:
-            middle = (low + high) // 2
-            if self.images_before(middle) < images:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        positions = range(self.batches_per_epoch * (math.floor(epochs) + 1))
+        return bisect.bisect_left(positions, images, key=self.images_before)
 
     def batch(self, index: int) -> Batch:
         """Batch number `index`; does not move the position."""

@@ -14,6 +14,7 @@ epoch, but only so often that every pass has enough orbits for a batch.
 Shapes: N orbits, P of them in a batch, K members of each.
 """
 
+import bisect
 import math
 from typing import Literal
 
@@ -112,11 +113,11 @@ class ProportionalPasses:
 
 def _most_passes(visits_N: Tensor, orbits_per_batch: int) -> int:
     """As many passes as the most visited orbit needs, or fewer, so that each pass has a batch of orbits."""
-    low, high = 1, int(visits_N.max())
-    while low < high:
-        middle = (low + high + 1) // 2
-        if int(visits_N.clamp(max=middle).sum()) >= middle * orbits_per_batch:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def is_too_many(count: int) -> bool:
+        return int(visits_N.clamp(max=count).sum()) < count * orbits_per_batch
+
+    return (
+        bisect.bisect_left(range(1, int(visits_N.max())), True, key=lambda n: is_too_many(n + 1))
+        + 1
+    )
