@@ -160,7 +160,9 @@ def test_classes_without_readable_examples_are_named(
     fails(orbitset(*classify, known / "cat"), 1, "no image could be read")
     fails(orbitset(*classify, tmp_path / "none"), 1, "there is no folder")
     fails(orbitset(*classify[:-1]), 2, "--examples")
-    fails(orbitset(*classify, known, "--closed", "--reject", 1), 2, "contradict each other; give one")
+    fails(
+        orbitset(*classify, known, "--closed", "--reject", 1), 2, "contradict each other; give one"
+    )
     for wrong in ("nan", "inf", "-1"):
         fails(orbitset(*classify, known, "--reject", wrong), 2, "give a squared distance")
     fails(orbitset(*classify, known, "--by", "median"), 2, "median")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
+from orbitset.evaluation import verification
 from orbitset.evaluation.exclusion import Same
 from orbitset.evaluation.labelled import Labelled
 from orbitset.evaluation.verification import _Ranks, verify
@@ -19,6 +20,7 @@ RULES = {
     "one view": Same("view"),
     "not one light": ~Same("light"),
 }
+ONE_LONG_CODE = torch.tensor([[1], [1e200], [2]], dtype=torch.float64)
 FARS = (0.0, 1e-3, 0.1, 0.3, 0.5, 0.99)
 
 
@@ -257,6 +259,7 @@ def test_wrong_wishes_are_refused(asked, word):
         (Labelled(torch.ones(3, 2), torch.tensor([0, 1, 2])), "no pair of same labels; give several"),
         (Labelled(torch.ones(3, 2), torch.tensor([0, 0, 0])), "no pair of different labels; give"),
         (Labelled(torch.ones(3, 2).double() * 1e200, torch.tensor([0, 0, 1])), "scale the codes down"),
+        (Labelled(ONE_LONG_CODE, torch.tensor([0, 0, 1])), "scale the codes down"),
     ],
 )  # fmt: skip
 def test_codes_without_both_kinds_of_pairs_are_refused(codes, word):
@@ -280,6 +283,15 @@ def test_gradients_are_neither_needed_nor_in_the_way():
     assert verify(Labelled(codes.codes.clone().requires_grad_(), codes.labels)) == wanted
     with torch.inference_mode():
         assert verify(Labelled(codes.codes.clone(), codes.labels)) == wanted
+
+
+def test_operating_points_take_four_passes_over_the_pairs(monkeypatch):
+    shifts, count = [], verification._digit_counts
+    monkeypatch.setattr(
+        verification, "_digit_counts", lambda *args: shifts.append(args[1]) or count(*args)
+    )
+    verify(_codes(12, 2)[0])
+    assert shifts == [48, 32, 16, 0]
 
 
 def test_codes_are_left_as_they_are():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from orbitset.errors import ConfigError
 from orbitset.orbits.affine import AffineRanges
-from orbitset.orbits.batches import OrbitBatches
+from orbitset.orbits.batches import OrbitBatches, _alike_together
 from orbitset.orbits.computed import AffineOrbits
 
 few_examples = settings(deadline=None, max_examples=60)
@@ -317,3 +317,12 @@ def test_members_per_batch_out_of_range_are_refused(shown):
         ConfigError, match=f"members_per_batch is {shown} but orbits have 6 members"
     ):
         make_batches(shown=shown)
+
+
+def test_orbits_of_one_value_keep_the_order_in_which_they_were_shuffled():
+    orbit_V = torch.randperm(600, generator=torch.Generator().manual_seed(0))
+    starts = list(range(0, 601, 20))
+    order = _alike_together(orbit_V, torch.zeros(600), starts, 1, torch.Generator().manual_seed(1))
+    expected = {tuple(chunk.tolist()) for chunk in orbit_V.split(20)}
+    assert {tuple(chunk.tolist()) for chunk in order.split(20)} == expected
+    assert not torch.equal(order, orbit_V)
