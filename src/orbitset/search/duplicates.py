@@ -102,13 +102,13 @@ def _near_pairs(
         if not could_AB.any():
             continue
         if np.count_nonzero(could_AB & ~is_sure_AB) > _MOST_DOUBTFUL:
-            finer = [_factors(codes_UD[part], centre_D, np.float64) for part in (rows, columns)]
-            finer_AB, is_sure_AB = _compared(*finer, threshold)
+            a, b = (_factors(codes_UD[part], centre_D, np.float64) for part in (rows, columns))
+            finer_AB, is_sure_AB = _compared(a, b, threshold)
             could_AB &= finer_AB
         row_P, column_P = _places(could_AB & ~is_sure_AB)
         for part in chunks(len(row_P), codes_UD.shape[1]):
-            a, b = codes_UD[rows][row_P[part]], codes_UD[columns][column_P[part]]
-            could_AB[row_P[part], column_P[part]] = paired_distances(a, b) <= threshold
+            row_PD, column_PD = codes_UD[rows][row_P[part]], codes_UD[columns][column_P[part]]
+            could_AB[row_P[part], column_P[part]] = paired_distances(row_PD, column_PD) <= threshold
         if could_AB.any():
             yield rows, columns, could_AB
 
