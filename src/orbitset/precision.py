@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from orbitset.errors import check_choice
 
@@ -30,6 +31,11 @@ def in_bfloat16(precision: Precision, device: torch.device) -> bool:
     if precision != "auto":
         return precision == "bfloat16"
     return device.type == "cuda" or (device.type == "cpu" and _cpu_has_bfloat16())
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Half-precision numbers as float32; others as they are."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 @functools.cache

@@ -72,7 +72,7 @@ def test_layers_without_a_size_are_refused():
         (lambda images: images.flatten(1).long(), "features of int64"),
         (lambda images: images.flatten(1).log() / 0, "finite floats"),
         (lambda images: images.flatten(1)[:, :0], "gives 0 features"),
-        (lambda images: images.mul_(2).flatten(1), "changes the images it is shown"),
+        (lambda images: images.mul_(2).flatten(1), "changes its input images"),
     ],
 )
 def test_what_gives_no_vector_for_an_image_is_refused(found, word):
@@ -144,3 +144,23 @@ def test_a_network_that_its_weights_bring_back_can_be_kept():
     model(torch.rand(4, 1, 16, 16))
     check_restorable(model, again, torch.rand(2, 1, 16, 16))
     assert model.training
+
+
+def test_under_autocast_codes_and_images_are_float32():
+    model = BackboneEncoder(nn.Flatten(), size_px=16, channels=(4,), code_size=8)
+    with torch.autocast("cpu", torch.bfloat16):
+        codes, rectified = model(torch.rand(2, 1, 16, 16))
+    assert codes.dtype == rectified.dtype == torch.float32
+
+
+def test_a_network_that_gives_nan_with_its_weights_can_be_kept():
+    """Nothing is lost by keeping it; training says what is wrong."""
+
+    class Lost(nn.Module):
+        def forward(self, images):
+            return images.flatten(1)
+
+    pair = [BackboneEncoder(Lost(), size_px=16, code_size=4) for _ in range(2)]
+    with torch.no_grad():
+        pair[0].code.bias.fill_(torch.nan)
+    check_restorable(*pair, torch.rand(2, 1, 16, 16))

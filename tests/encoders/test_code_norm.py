@@ -41,3 +41,12 @@ def test_gradients_on_the_sphere_are_right():
     codes = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     norm = SphereNorm(4).double()
     assert torch.autograd.gradcheck(norm, (codes,))
+
+
+def test_unit_codes_have_length_one():
+    codes = build_code_norm("unit", 5)(torch.randn(7, 5))
+    torch.testing.assert_close(codes.norm(dim=1), torch.ones(7))
+
+
+def test_batch_norm_has_a_scale_and_a_shift_to_learn():
+    assert [parameter.shape for parameter in build_code_norm("batch", 5).parameters()] == [(5,)] * 2

@@ -65,3 +65,19 @@ def test_it_notices_when_the_network_changes(change):
 def test_images_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"takes \(count, 3, 32, 32\)"):
         FoldedEncoder(_network()).encode(torch.rand(2, 1, 32, 32))
+
+
+def test_variances_as_small_as_eps_are_folded_rightly():
+    network = _network()
+    for norm in network.encoder.norms:
+        norm.running_var.fill_(2e-5)
+    network.encoder.norms[0].weight.data.fill_(1e-3)
+    images = torch.rand(2, 3, 32, 32)
+    with torch.inference_mode():
+        expected = network.encode(images)
+        torch.testing.assert_close(
+            FoldedEncoder(network).encode(images),
+            expected,
+            rtol=1e-3,
+            atol=1e-3 * float(expected.abs().max()),
+        )

@@ -1,7 +1,9 @@
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from orbitset.encoders import EncoderConfig, build_encoder
 from orbitset.encoders.named import build_backbone, check_backbone
@@ -121,3 +123,31 @@ def test_networks_of_timm_take_images_of_other_sizes(timm, name, channels, size_
 def test_near_names_of_timm_are_said(timm):
     with pytest.raises(ConfigError, match=r"no network 'resnet81'; near it are .*resnet"):
         check_backbone("timm:resnet81")
+
+
+@pytest.mark.parametrize(
+    ("in_channels", "mean", "sd"), [(3, [0.1, 0.2, 0.6], [0.5, 1.0, 3.0]), (1, [0.3], [1.5])]
+)
+def test_a_network_of_timm_sees_images_as_it_expects_them(monkeypatch, in_channels, mean, sd):
+    """Grey images are standardised by the averages over the channels."""
+    network = nn.Flatten()
+    network.pretrained_cfg = {"mean": (0.1, 0.2, 0.6), "std": (0.5, 1.0, 3.0)}
+    options = {}
+    monkeypatch.setitem(
+        sys.modules,
+        "timm",
+        SimpleNamespace(
+            list_models=lambda: ["net"],
+            create_model=lambda name, **given: options.update(given) or network,
+        ),
+    )
+    built = build_backbone("timm:net.tag", in_channels=in_channels, size_px=4, is_pretrained=True)
+    images = torch.rand(2, in_channels, 4, 4)
+    expected = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(sd)[:, None, None]
+    torch.testing.assert_close(built(images), expected.flatten(1))
+    assert options == {
+        "pretrained": True, "num_classes": 0, "in_chans": in_channels, "img_size": 4
+    }  # fmt: skip
+    network.pretrained_cfg = {}
+    halves = build_backbone("timm:net", in_channels=1, size_px=4)
+    torch.testing.assert_close(halves(torch.full((1, 1, 1, 1), 0.75)).item(), 0.5)

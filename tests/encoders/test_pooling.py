@@ -187,3 +187,14 @@ def test_pooling_and_unpooling_run_when_only_deterministic_algorithms_are_allowe
     finally:
         torch.use_deterministic_algorithms(False)
     assert images.grad.isfinite().all()
+
+
+def test_switches_are_bytes():
+    assert max_pool_with_switches(torch.rand(1, 2, 4, 4), 4)[1].dtype == torch.uint8
+
+
+@pytest.mark.parametrize("cell", range(4))
+def test_a_nan_in_any_cell_is_not_lost(cell):
+    images = torch.rand(1, 1, 2, 2)
+    images.view(-1)[cell] = torch.nan
+    assert max_pool_with_switches(images, 2)[0].isnan().all()

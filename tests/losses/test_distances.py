@@ -177,3 +177,16 @@ def test_no_pairs_give_no_distances_and_a_zero_gradient():
     distances.sum().backward()
     assert distances.shape == (0,)
     assert torch.equal(codes.grad, torch.zeros(3, 2))
+
+
+def test_gradients_of_many_distances_are_right_far_from_the_origin(rng):
+    """Weights of a code's distances add up to zero but for rounding, which an offset must not blow up."""
+    codes = 1e4 + torch.randn(24, 8, generator=rng)
+    left, right = torch.randint(24, (2, 200), generator=rng)
+    pulls = torch.randn(200, generator=rng)
+    grads = []
+    for own in (codes.clone(), codes.double()):
+        own.requires_grad_()
+        (paired_distances(own, left, right) * pulls).sum().backward()
+        grads.append(own.grad.double())
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-2, atol=1e-2)

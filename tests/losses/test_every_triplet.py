@@ -101,3 +101,16 @@ def test_more_triplets_than_could_be_listed(rng):
     loss, active = every_triplet_terms(codes, torch.arange(1024) % 2, margin=1.0)
     loss.backward()
     assert loss > 0 and 0 < active < 1
+
+
+@pytest.mark.parametrize("limit", [24, -1], ids=["scanned", "sorted"])
+def test_a_negative_exactly_at_the_margin_counts_and_pulls_at_nothing(monkeypatch, limit):
+    """Anchor 0 has ap = 1 and an = 2.25 and 4 = ap + margin; anchor 1 has no semi-hard negative."""
+    monkeypatch.setattr(module, "SCAN_LIMIT", limit)
+    codes = torch.tensor([[0.0], [1.0], [1.5], [2.0]], requires_grad=True)
+    orbits = torch.tensor([0, 0, 1, 2])
+    loss, active = every_triplet_terms(codes, orbits, margin=3.0, is_semihard=True)
+    loss.backward()
+    assert (loss.item(), active.item()) == (1.75 / 2, 0.5)
+    # half of the hinge 1 - 2.25 + 3: d/dc of (c1 - c0)^2 - (c2 - c0)^2, halved
+    assert codes.grad.flatten().tolist() == [0.5, 1.0, -1.5, 0.0]

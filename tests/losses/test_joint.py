@@ -2,7 +2,14 @@ import pytest
 import torch
 
 from orbitset.errors import ConfigError
-from orbitset.losses import orbit_joint_loss, reconstruction_loss, triplet_loss
+from orbitset.losses import (
+    Mining,
+    distance_matrix,
+    mine,
+    orbit_joint_loss,
+    reconstruction_loss,
+    triplet_loss,
+)
 
 TRIPLETS = tuple(torch.tensor(index) for index in ([0, 0, 1, 4], [1, 1, 0, 3], [2, 3, 4, 0]))
 BY_HAND = (torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([2, 2]))
@@ -156,3 +163,13 @@ def test_joint_loss_ignores_batch_order(case):
 def test_joint_loss_of_a_nan_is_nan(case, part):
     case[part][0] = torch.nan
     assert orbit_joint_loss(*case, TRIPLETS, margin=5.0).total.isnan()
+
+
+@pytest.mark.parametrize("margin", [0.5, 5.0])
+def test_triplets_may_be_mined_by_it(case, margin):
+    mining = Mining(torch.tensor([0, 0, 1, 1, 1]), "hardest")
+    mined = mine(distance_matrix(case[0]), mining.orbits, "hardest", margin=margin)
+    ours = orbit_joint_loss(*case, mining, margin=margin, reduction="sum")
+    torch.testing.assert_close(
+        ours, orbit_joint_loss(*case, mined.compact(), margin=margin, reduction="sum")
+    )

@@ -18,7 +18,7 @@ from orbitset.losses import (
     triplet_loss,
 )
 from orbitset.losses.mining import Variant
-from orbitset.losses.triplet import mined_terms
+from orbitset.losses.triplet import mined_terms, triplet_terms
 
 VARIANTS = get_args(Variant)
 ORBITS = torch.tensor([3, 1, 3, -2, 1, 3, 2**40, 1])
@@ -241,3 +241,21 @@ def test_distances_of_mined_triplets_are_taken_in_float64(variant, rng):
     exact, exact_active = mined_terms(codes.double(), mining, margin=0.5)
     assert 0 < active == pytest.approx(exact_active.item())
     assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
+
+
+def test_triplets_at_the_margin_are_not_active():
+    """Hinges 1, 0 and one that does not count."""
+    codes = torch.tensor([[0.0], [1.0], [2.0]])
+    triplets = tuple(torch.tensor(index) for index in ([0, 0, 1], [1, 1, 0], [2, 1, 2]))
+    valid = torch.tensor([True, True, False])
+    _, active = triplet_terms(codes, triplets, margin=3.0, valid=valid)
+    assert active == 0.5
+
+
+def test_random_mining_draws_by_the_seed(rng):
+    codes, orbits = torch.randn(24, 3, generator=rng), torch.arange(24) // 4
+    found = mined_terms(codes, Mining(orbits, "semihard-random", seed=7), margin=9.0)
+    generator = torch.Generator().manual_seed(7)
+    mined = mine(distance_matrix(codes), orbits, "semihard-random", margin=9.0, generator=generator)
+    expected = triplet_terms(codes, mined.triplets, margin=9.0, valid=mined.valid)
+    torch.testing.assert_close(found, expected)

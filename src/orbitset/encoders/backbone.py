@@ -21,6 +21,7 @@ from orbitset.encoders.contrast import Contrast, build_contrast
 from orbitset.encoders.pooling import repeated
 from orbitset.encoders.rectifying import check_images
 from orbitset.errors import ConfigError
+from orbitset.precision import at_least_float32
 
 
 class BackboneEncoder(nn.Module):
@@ -60,16 +61,15 @@ class BackboneEncoder(nn.Module):
         """Codes (N, D) in float32."""
         self.check(images_NCSS)
         codes = self.code(_features(self.backbone, self.contrast(images_NCSS)))
-        normed: Tensor = self.code_norm(codes.float() if _is_half(codes) else codes)
+        normed: Tensor = self.code_norm(at_least_float32(codes))
         return normed
 
     def decode(self, codes_ND: Tensor) -> Tensor:
-        """The image (N, C, S, S) each code stands for."""
-        images: Tensor = self.decoder(codes_ND)
-        return images.float() if _is_half(images) else images
+        """The image (N, C, S, S) that each code stands for."""
+        return at_least_float32(self.decoder(codes_ND))
 
     def rectify(self, images_NCSS: Tensor) -> Tensor:
-        """What each image looks like in its canonical pose: decode(encode(images))."""
+        """Each image in its canonical pose: decode(encode(images))."""
         return self.decode(self.encode(images_NCSS))
 
     def forward(self, images_NCSS: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ class BackboneEncoder(nn.Module):
         return codes, self.decode(codes)
 
     def check(self, images: Tensor) -> None:
-        """Refuse images this encoder was not made for."""
+        """Refuse images of another shape, or that are not floats."""
         check_images(images, self.in_channels, self.size_px)
 
 
@@ -113,7 +113,7 @@ class FreeDecoder(nn.Module):
 
 
 def check_restorable(network: nn.Module, again: nn.Module, images: Tensor) -> None:
-    """Refuse a network that its weights do not bring back: `again` is made anew and given those weights."""
+    """Refuse a network that its saved weights do not restore. `again` is a new one, which gets them."""
     state = network.state_dict()
     name = type(getattr(network, "backbone", network)).__name__
     odd = [key for key, value in state.items() if not isinstance(value, Tensor)]
@@ -125,9 +125,9 @@ def check_restorable(network: nn.Module, again: nn.Module, images: Tensor) -> No
     again.load_state_dict(state)
     was_training = network.training
     with torch.no_grad():
-        codes, others = (each.eval().encode(images) for each in (network, again))  # type: ignore[operator]
+        codes, restored = (net.eval().encode(images) for net in (network, again))  # type: ignore[operator]
     network.train(was_training)
-    if not torch.allclose(codes, others, rtol=1e-3, atol=1e-4, equal_nan=True):
+    if not torch.allclose(codes, restored, rtol=1e-3, atol=1e-4, equal_nan=True):
         raise ConfigError(
             f"{name} cannot be kept: with the same weights it gives other codes; make all that it draws or "
             "counts a parameter or a buffer"
@@ -141,7 +141,7 @@ def _features(backbone: nn.Module, images: Tensor) -> Tensor:
 
 
 def _num_features(backbone: nn.Module, contrast: nn.Module, in_channels: int, size_px: int) -> int:
-    """How many it gives, after a look at all that could go wrong later."""
+    """How many features the backbone gives, after checks of all that could go wrong later."""
     name, was_training = type(backbone).__name__, backbone.training
     if any(map(is_lazy, backbone.parameters())):
         raise ConfigError(f"{name} has layers without a size; give them one instead of lazy ones")
@@ -152,16 +152,16 @@ def _num_features(backbone: nn.Module, contrast: nn.Module, in_channels: int, si
     sizes = []
     try:
         for is_training, num in ((True, 2), (False, 2), (False, 1)):
-            shown = images[:num].clone()
+            batch = images[:num].clone()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                given = backbone.train(is_training)(shown)
-            sizes.append(_checked(given, num, name))
-            if not torch.equal(shown, images[:num]):
-                raise ConfigError(f"{name} changes the images it is shown; let it work on a copy")
+                features = backbone.train(is_training)(batch)
+            sizes.append(_checked(features, num, name))
+            if not torch.equal(batch, images[:num]):
+                raise ConfigError(f"{name} changes its input images; let it work on a copy")
     except ConfigError:
         raise
     except Exception as error:  # the user's own code
-        size = " x ".join(map(str, shown.shape))
+        size = " x ".join(map(str, batch.shape))
         raise ConfigError(f"{name} does not take images of {size}: {error}") from error
     finally:
         backbone.load_state_dict(state)
@@ -173,9 +173,9 @@ def _num_features(backbone: nn.Module, contrast: nn.Module, in_channels: int, si
 
 def _checked(features: Any, num: int, name: str) -> int:
     if not isinstance(features, Tensor) or features.ndim not in (2, 4) or len(features) != num:
-        given = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        output = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ConfigError(
-            f"{name} gives {given} for {num} images; an encoder gives a vector for each, "
+            f"{name} gives {output} for {num} images; an encoder gives one vector per image, "
             f"({num}, features)"
         )
     if not features.is_floating_point() or not features.numel() or not features.isfinite().all():
@@ -184,7 +184,3 @@ def _checked(features: Any, num: int, name: str) -> int:
             f"{name} gives {features.shape[1]} features of {kind}; give at least one, and finite floats"
         )
     return features.shape[1]
-
-
-def _is_half(tensor: Tensor) -> bool:
-    return tensor.dtype in (torch.bfloat16, torch.float16)

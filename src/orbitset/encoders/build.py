@@ -1,6 +1,7 @@
 """From a configuration to a network."""
 
 from pathlib import Path
+from typing import Any
 
 from orbitset.encoders.backbone import BackboneEncoder
 from orbitset.encoders.named import build_backbone
@@ -29,17 +30,16 @@ def build_encoder(
 def _without_transformer(
     config: EncoderConfig, in_channels: int, size_px: int, named_by: Path | str | None
 ) -> RectifyingEncoder | BackboneEncoder:
+    settings: dict[str, Any] = {
+        "in_channels": in_channels,
+        "size_px": size_px,
+        "channels": config.channels,
+        "code_size": config.code_size,
+        "code_norm": config.code_norm,
+        "contrast": config.contrast,
+    }
     if config.backbone == PAPERS:
-        return RectifyingEncoder(
-            in_channels=in_channels,
-            size_px=size_px,
-            channels=config.channels,
-            code_size=config.code_size,
-            code_norm=config.code_norm,
-            pool=config.pool,
-            unpooling=config.unpooling,
-            contrast=config.contrast,
-        )
+        return RectifyingEncoder(**settings, pool=config.pool, unpooling=config.unpooling)
     backbone = build_backbone(
         config.backbone,
         in_channels=in_channels,
@@ -47,12 +47,4 @@ def _without_transformer(
         is_pretrained=config.is_pretrained,
         named_by=named_by,
     )
-    return BackboneEncoder(
-        backbone,
-        in_channels=in_channels,
-        size_px=size_px,
-        channels=config.channels,
-        code_size=config.code_size,
-        code_norm=config.code_norm,
-        contrast=config.contrast,
-    )
+    return BackboneEncoder(backbone, **settings)

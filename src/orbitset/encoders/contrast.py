@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orbitset.errors import check_choice
+from orbitset.precision import at_least_float32
 
 Contrast = Literal["given", "local"]
 
@@ -35,11 +36,10 @@ class LocalContrast(nn.Module):
         self.reach_px, self.floor = max(1, size_px // 8), floor
 
     def forward(self, images_NCSS: Tensor) -> Tensor:
-        given = images_NCSS.dtype
-        images_NCSS = images_NCSS.float() if given.itemsize < 4 else images_NCSS
+        dtype, images_NCSS = images_NCSS.dtype, at_least_float32(images_NCSS)
         centred = images_NCSS - self._around(images_NCSS)
         spread = (self._around(centred.square()) + 1e-12).sqrt()
-        return (centred / (spread + self.floor)).to(given)
+        return (centred / (spread + self.floor)).to(dtype)
 
     def _around(self, images_NCSS: Tensor) -> Tensor:
         """The mean of what lies in each pixel's square, along one side after the other."""

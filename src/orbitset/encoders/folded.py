@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from orbitset.encoders.pooling import max_pool
 from orbitset.encoders.rectifying import RectifyingEncoder
 from orbitset.encoders.spatial_transformer import TransformedEncoder
+from orbitset.precision import at_least_float32
 
 
 class FoldedEncoder:
@@ -43,14 +44,12 @@ class FoldedEncoder:
         if self._transform is not None:
             images_NCSS = self._transform(images_NCSS)
         self._inner.check(images_NCSS)
-        seen = self._inner.contrast(images_NCSS)
-        features = seen.contiguous(memory_format=torch.channels_last)
+        features = self._inner.contrast(images_NCSS).contiguous(memory_format=torch.channels_last)
         for index, (weight, bias) in enumerate(self._layers):
             features = F.conv2d(features, weight, bias, padding=1).relu_()
             if index % 2 == 1:
                 features = max_pool(features, self._inner.encoder.pool)
-        codes = self._inner.encoder.code(features.flatten(1))
-        codes = codes.float() if codes.dtype in (torch.bfloat16, torch.float16) else codes
+        codes = at_least_float32(self._inner.encoder.code(features.flatten(1)))
         normed: Tensor = self._inner.code_norm(codes)
         return normed
 

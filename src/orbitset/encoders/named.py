@@ -34,11 +34,11 @@ def build_backbone(
     the user does not."""
     if name.startswith(TIMM):
         return _from_timm(name.removeprefix(TIMM), in_channels, size_px, is_pretrained)
-    made_for = {"in_channels": in_channels, "size_px": size_px}
+    shape = {"in_channels": in_channels, "size_px": size_px}
     kind = _imported(name, named_by)
-    taken = inspect.signature(kind).parameters
+    parameters = inspect.signature(kind).parameters
     try:
-        return kind(**{key: value for key, value in made_for.items() if key in taken})
+        return kind(**{key: value for key, value in shape.items() if key in parameters})
     except Exception as error:  # the user's own code
         raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
 
@@ -87,12 +87,12 @@ def _from_timm(name: str, in_channels: int, size_px: int, is_pretrained: bool) -
     _check_timm(name)
     import timm
 
-    asked = {"pretrained": is_pretrained, "num_classes": 0, "in_chans": in_channels}
+    options = {"pretrained": is_pretrained, "num_classes": 0, "in_chans": in_channels}
     try:
         try:
-            network = timm.create_model(name, **asked, img_size=size_px)
+            network = timm.create_model(name, **options, img_size=size_px)
         except TypeError:  # most take images of any size
-            network = timm.create_model(name, **asked)
+            network = timm.create_model(name, **options)
     except Exception as error:
         raise ConfigError(f"timm:{name} cannot be made: {error}") from error
     expected = network.pretrained_cfg

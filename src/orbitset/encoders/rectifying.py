@@ -16,6 +16,7 @@ from orbitset.encoders.pooling import Unpooling
 from orbitset.encoders.tied_decoder import TiedDecoder
 from orbitset.encoders.vgg import VGGEncoder
 from orbitset.errors import ConfigError, check_choice
+from orbitset.precision import at_least_float32
 
 PAPERS, TIMM = "vgg", "timm:"
 _IMPORTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -37,7 +38,7 @@ class EncoderConfig:
     """Side of the pooling windows, 2 or 4; the stride is 2 either way."""
     unpooling: Unpooling = "copy"
     contrast: Contrast = "given"
-    """What it looks at: images as given, or local, how each place differs from what is around it"""
+    """given: the encoder sees images as they are; local: how each place differs from what is around it"""
 
     def __post_init__(self) -> None:
         if not self.channels or min(self.channels) < 1:
@@ -125,7 +126,7 @@ class RectifyingEncoder(nn.Module):
         return self._encode(images_NCSS, keep_switches=False)[0]
 
     def decode(self, codes_ND: Tensor) -> Tensor:
-        """The image (N, C, S, S) each code stands for; not to be had from codes alone with switches."""
+        """The image (N, C, S, S) that each code stands for. With switches, codes alone are not enough."""
         if self.decoder.unpooling == "switches":
             raise ValueError(
                 "decode needs the pooling switches of the input, which codes do not hold; "
@@ -134,7 +135,7 @@ class RectifyingEncoder(nn.Module):
         return self._decode(codes_ND, [])
 
     def rectify(self, images_NCSS: Tensor) -> Tensor:
-        """What each image looks like in its canonical pose: decode(encode(images))."""
+        """Each image in its canonical pose: decode(encode(images))."""
         return self.forward(images_NCSS)[1]
 
     def forward(self, images_NCSS: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,15 +148,13 @@ class RectifyingEncoder(nn.Module):
         self.check(images)
         images = self.contrast(images).contiguous(memory_format=torch.channels_last)
         codes, switches = self.encoder(images, keep_switches=keep_switches)
-        codes = codes.float() if codes.dtype in (torch.bfloat16, torch.float16) else codes
-        return self.code_norm(codes), switches
+        return self.code_norm(at_least_float32(codes)), switches
 
     def _decode(self, codes: Tensor, switches: list[Tensor]) -> Tensor:
-        images: Tensor = self.decoder(codes, self.encoder, switches)
-        return images.float() if images.dtype in (torch.bfloat16, torch.float16) else images
+        return at_least_float32(self.decoder(codes, self.encoder, switches))
 
     def check(self, images: Tensor) -> None:
-        """Refuse images this encoder was not made for."""
+        """Refuse images of another shape, or that are not floats."""
         check_images(images, self.in_channels, self.size_px)
 
 

@@ -75,8 +75,8 @@ class TransformedEncoder(nn.Module):
 
     def transform(self, images_NCSS: Tensor) -> Tensor:
         """What the encoder gets to see."""
-        shown: Tensor = self.transformer(images_NCSS)
-        return shown
+        images: Tensor = self.transformer(images_NCSS)
+        return images
 
     def encode(self, images_NCSS: Tensor) -> Tensor:
         codes: Tensor = self._part("encode")(self.transform(images_NCSS))

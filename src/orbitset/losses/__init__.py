@@ -1,4 +1,4 @@
-"""What is asked: losses and mining as pure functions on tensors, and thin objects over them."""
+"""What training minimises: losses and mining as pure functions on tensors, and thin objects over them."""
 
 from orbitset.losses.distances import distance_matrix, paired_distances
 from orbitset.losses.exemplar import exemplar_loss

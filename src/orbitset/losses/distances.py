@@ -51,7 +51,11 @@ def _from_products(products_NM: Tensor, squares_N: Tensor, squares_M: Tensor) ->
 
 
 def are_few(num_pairs: int, num_codes: int) -> bool:
-    """Whether their distances are best computed one by one."""
+    """Whether their distances are best computed one by one.
+
+    >>> are_few(1, 8), are_few(2, 8)
+    (True, False)
+    """
     return num_pairs <= _FEW_SHARE * num_codes**2
 
 

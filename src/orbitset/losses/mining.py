@@ -149,14 +149,14 @@ def _scan_semihard(
     margin: float,
 ) -> Mined:
     ap_NK = ap_NK.masked_fill(~is_pair_NK, torch.inf)
-    found = []
+    parts = []
     for rows in _row_blocks(distance_NN, "semihard", ap_NK.shape[1]):
         negatives = distance_NN[rows].masked_fill(orbit_N[rows, None] == orbit_N, torch.inf)
         gap = negatives[:, None] - ap_NK[rows, :, None]  # inf - inf is NaN, which is not semi-hard
         anchor, place, negative = ((gap > 0) & (gap <= margin)).nonzero(as_tuple=True)
         anchor = anchor + rows.start  # copies, so that the table of all three is let go
-        found.append((anchor, positive_NK[anchor, place], negative.clone()))
-    triplets = Triplets(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+        parts.append((anchor, positive_NK[anchor, place], negative.clone()))
+    triplets = Triplets(*(torch.cat(part) for part in zip(*parts, strict=True)))
     return Mined(triplets, torch.ones_like(triplets.anchor, dtype=torch.bool))
 
 
@@ -209,7 +209,7 @@ def _one_negative(
     margin: float,
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    """A negative (N, K) for each pair, and whether there is one."""
+    """The row of a negative (N, K) for each pair, and whether the pair has any."""
     negatives_NN = distance_NN.masked_fill(same_NN, torch.inf)
     if variant == "hardest":
         nearest_N1 = negatives_NN.argmin(1, keepdim=True)
@@ -237,11 +237,11 @@ def _nearest_farther(negatives_NN: Tensor, ap_NK: Tensor) -> tuple[Tensor, Tenso
         place_NK = place_NK.clamp_(max=sorted_NN.shape[1] - 1)
         an_NK = sorted_NN.gather(1, place_NK).masked_fill(is_none_NK, torch.inf)
         return an_NK, row_NN.gather(1, place_NK)
-    found = [
+    nearest = [
         negatives_NN.masked_fill((negatives_NN > ap_N1).logical_not_(), torch.inf).min(1)
         for ap_N1 in ap_NK.split(1, dim=1)
     ]
-    return torch.stack([f.values for f in found], 1), torch.stack([f.indices for f in found], 1)
+    return torch.stack([n.values for n in nearest], 1), torch.stack([n.indices for n in nearest], 1)
 
 
 def _in_order(negatives_NN: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ def _adam(groups: list[dict[str, Any]], eps: float) -> torch.optim.Optimizer:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """For every group its share of it."""
+    """Set the learning rate: each group gets its share."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate * group["share"])
@@ -39,7 +39,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def groups_of(
     model: nn.Module, loss: nn.Module, *, rate_shares: Mapping[str, float] | None = None
 ) -> list[dict[str, Any]]:
-    """All weights, those of the loss last, by their share of the learning rate, 1 of what is not named.
+    """Parameter groups of model and loss, one per learning-rate share; unnamed parameters have share 1.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> groups = groups_of(net, nn.Module(), rate_shares={"1.": 0.1})
