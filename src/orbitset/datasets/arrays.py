@@ -1,4 +1,4 @@
-"""A user's own images in one array file: .npy of images, or .npz with `images` and perhaps `labels`."""
+"""Images in one array file: .npy of images, or .npz with `images` and perhaps `labels`."""
 
 import zipfile
 import zlib

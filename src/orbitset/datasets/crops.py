@@ -29,11 +29,11 @@ def crop(table: ImageTable, crops: Path, on_problem: OnProblem = "stop") -> Imag
 
 def crop_by_boxes(table: ImageTable, boxes: Path, on_problem: OnProblem = "stop") -> ImageTable:
     """Boxes from a manifest with the columns path, left, top, right and bottom."""
-    given = read_manifest(boxes, root=table.root, on_problem=on_problem)
-    if given.boxes is None:
+    manifest = read_manifest(boxes, root=table.root, on_problem=on_problem)
+    if manifest.boxes is None:
         raise DataError(f"{boxes} has no boxes; it needs the columns left, top, right and bottom")
-    by_path = dict(zip(given.paths, given.boxes, strict=True))
-    why = {problem.path: f"{boxes}, {problem}" for problem in given.left_out}
+    by_path = dict(zip(manifest.paths, manifest.boxes, strict=True))
+    why = {problem.path: f"{boxes}, {problem}" for problem in manifest.left_out}
     return _boxed(table, [by_path.get(path) for path in table.paths], str(boxes), why, on_problem)
 
 
@@ -44,15 +44,15 @@ def crop_by_landmarks(
 
     One made in any light serves the images of that camera in all of them, which are taken within a second.
     """
-    found = {
+    landmarks = {
         path.name.removesuffix(_LANDMARKS): path
         for path in sorted(folder.rglob(f"*{_LANDMARKS}"), reverse=True)
     }
-    if not found:
+    if not landmarks:
         raise DataError(f"{folder} holds no landmarks; files are named as …051_07{_LANDMARKS}")
-    in_any_light = {_without_light(name): path for name, path in found.items()}
+    in_any_light = {_without_light(name): path for name, path in landmarks.items()}
     names = [Path(path).stem for path in table.paths]
-    files = [found.get(name) or in_any_light.get(_without_light(name)) for name in names]
+    files = [landmarks.get(name) or in_any_light.get(_without_light(name)) for name in names]
     box_of = {path: _around(path) for path in {path for path in files if path is not None}}
     boxes = [None if path is None else box_of[path] for path in files]
     return _boxed(table, boxes, str(folder), {}, on_problem)

@@ -94,13 +94,13 @@ def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, in
         files = table.files
         for start in range(0, len(files), _AT_ONCE):
             chunk = files[start : start + _AT_ONCE]
-            for at, found in enumerate(threads.map(decoded, chunk), start):
-                fault = found if isinstance(found, str) else box_fault(boxes[at], found.size)
+            for at, image in enumerate(threads.map(decoded, chunk), start):
+                fault = image if isinstance(image, str) else box_fault(boxes[at], image.size)
                 if fault is not None:
                     problems.append(Problem(table.rows[at], f"{table.paths[at]} {fault}"))
                     continue
-                assert not isinstance(found, str)
-                sizes.append(found.size)
+                assert not isinstance(image, str)
+                sizes.append(image.size)
     return problems, sizes
 
 
@@ -121,7 +121,7 @@ def fitting_size(table: ImageTable) -> int:
 
 def is_coloured(table: ImageTable) -> bool:
     """Whether any of the first images that can be read has a colour that is no grey."""
-    seen = 0
+    num_images = 0
     with large_images():
         for at in range(len(table)):
             image = decoded(table.file(at), _LOOKED_AT_PX)
@@ -130,8 +130,8 @@ def is_coloured(table: ImageTable) -> bool:
             pixels = Wanted(_LOOKED_AT_PX, is_colour=True).fit(image).astype(np.int16)
             if np.abs(pixels - pixels[:1]).max() > _GREY_TOLERANCE:
                 return True
-            seen += 1
-            if seen == _LOOKED_AT:
+            num_images += 1
+            if num_images == _LOOKED_AT:
                 break
     return False
 
@@ -156,24 +156,22 @@ def _write(
     on_progress: Progress | None,
 ) -> tuple[tuple[int, ...], list[Problem]]:
     """Append one image after the other; gives the shape of all and what could not be read."""
-    asked = Wanted(size_px, is_colour)
+    form = Wanted(size_px, is_colour)
     with large_images(), ThreadPoolExecutor(os.cpu_count()) as threads:
         files = table.files
         if size_px is None:
             sizes = Counter(size for size in threads.map(size_of, files) if size is not None)
-            asked = dataclasses.replace(
-                asked, expected=sizes.most_common(1)[0][0] if sizes else None
-            )
+            form = dataclasses.replace(form, expected=sizes.most_common(1)[0][0] if sizes else None)
         boxes: Sequence[Box | None] = table.boxes or [None] * len(table)
         problems, shape = [], (0, 0, 0)
         for start in range(0, len(table), _AT_ONCE):
             chunk = slice(start, start + _AT_ONCE)
-            for at, found in enumerate(threads.map(asked.read, files[chunk], boxes[chunk]), start):
-                if isinstance(found, str):
-                    problems.append(Problem(table.rows[at], f"{table.paths[at]} {found}"))
+            for at, pixels in enumerate(threads.map(form.read, files[chunk], boxes[chunk]), start):
+                if isinstance(pixels, str):
+                    problems.append(Problem(table.rows[at], f"{table.paths[at]} {pixels}"))
                 else:
-                    shape = found.shape
-                    file.write(found.tobytes())
+                    shape = pixels.shape
+                    file.write(pixels.tobytes())
             if on_progress is not None:
                 on_progress(min(start + _AT_ONCE, len(table)), len(table))
     return (len(table) - len(problems), *shape), problems

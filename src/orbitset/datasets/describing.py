@@ -1,4 +1,4 @@
-"""A manifest from a function: what an image shows is often in its name, or in a table of one's own."""
+"""A manifest from a function of image paths: file names often say what an image shows."""
 
 import csv
 import io
@@ -38,17 +38,17 @@ def write_manifest(
     folder = Path(folder)
     path = folder / MANIFEST if to is None else Path(to)
     if path.suffix.lower() != ".csv" or path.is_dir():
-        raise DataError(f"{path} is no name for a manifest; let it end in .csv")
+        raise DataError(f"{path} is not a name for a manifest; let it end in .csv")
     if path.exists() and not overwrite:
         raise DataError(f"{path} exists already; overwrite=True replaces it")
     rows = []
     for name in list_folder(folder).images.table.paths:
         try:
-            given = describe(folder / name)
+            description = describe(folder / name)
         except Exception as error:
             raise DataError(f"{folder / name} could not be described: {error!r}") from error
-        if given is not None:
-            factors = given if isinstance(given, Mapping) else {ORBIT: given}
+        if description is not None:
+            factors = description if isinstance(description, Mapping) else {ORBIT: description}
             rows.append({"path": _relative(folder, name, path), **_texts(factors, folder / name)})
     if not rows:
         raise DataError(f"no image in {folder} was given an orbit")
@@ -73,17 +73,17 @@ def _relative(folder: Path, name: str, manifest: Path) -> str:
 
 
 def _texts(factors: Mapping[Any, Any], image: Path) -> dict[str, str]:
-    found = {
+    texts = {
         str(name).strip(): "" if value is None else _text(value, f"the {name} of {image}")
         for name, value in factors.items()
     }
-    if "" in found or "path" in found or len(found) < len(factors):
+    if "" in texts or "path" in texts or len(texts) < len(factors):
         raise DataError(
             f"the factors of {image} are {', '.join(map(repr, factors))}; give each its name"
         )
-    if not any(found.values()):
+    if not any(texts.values()):
         raise DataError(f"{image} has no orbit and no factor; give None for images to be left out")
-    return found
+    return texts
 
 
 def _text(value: Any, what: str) -> str:

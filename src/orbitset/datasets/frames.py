@@ -62,8 +62,8 @@ def load_frames(
 ) -> Frames:
     """All frames of a video, or those before it is damaged.
 
-    Each is turned as the camera was held, made grey or colour and fitted whole into a square, black where it
-    is not square itself. `on_progress` is told how many bytes of the file are done, and of how many. Without
+    Each is turned as the camera was held, made grey or colour and fitted whole into a square, with black
+    borders. `on_progress` is called with the bytes of the file that are done, and with all. Without
     `is_cached` nothing is written.
     """
     key = None

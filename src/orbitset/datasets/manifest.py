@@ -45,13 +45,13 @@ def read_manifest(
     root = path.parent if root is None else root
     has_boxes = set(_BOX) <= set(header)
     needed = (*factors, *_BOX) if has_boxes else factors
-    seen: dict[str, int] = {}
+    row_of: dict[str, int] = {}
     problems = []
     for number, row in enumerate(rows, start=first):
         reason: str | None = f"it has {len(row)} cells, the header {len(header)}"
         cells = dict(zip(header, row, strict=False))
         if len(row) == len(header):
-            reason = _fault(cells, root, needed, seen, number)
+            reason = _fault(cells, root, needed, row_of, number)
         if reason is not None:
             problems.append(Problem(number, reason, path=_plain(cells.get("path", ""))))
     columns = {
@@ -68,18 +68,18 @@ def read_manifest(
     if not has_boxes:
         return table
     boxes = zip(*(table.columns[name] for name in _BOX), strict=True)
-    kept = {name: values for name, values in table.columns.items() if name not in _BOX}
-    return replace(table, columns=kept, boxes=tuple(_box(edges) for edges in boxes))
+    columns = {name: values for name, values in table.columns.items() if name not in _BOX}
+    return replace(table, columns=columns, boxes=tuple(_box(edges) for edges in boxes))
 
 
 def _fault(
     cells: dict[str, str],
     root: Path,
     needed: Sequence[str],
-    seen: dict[str, int],
+    row_of: dict[str, int],
     number: int,
 ) -> str | None:
-    """What is wrong with a row, if anything; notes its path in `seen`."""
+    """What is wrong with a row, if anything; notes its path in `row_of`."""
     broken = next((name for name, text in cells.items() if not _is_text(text)), None)
     if broken is not None:
         return f"its {broken} is not UTF-8"
@@ -88,15 +88,15 @@ def _fault(
     path = _plain(cells["path"])
     if PurePosixPath(path).is_absolute() or path.startswith("../") or _DRIVE.match(path):
         return f"{_slashed(cells['path'])} leads out of {root}"
-    if path in seen:
-        return f"{path} is in row {seen[path]} already"
-    seen[path] = number
+    if path in row_of:
+        return f"{path} is in row {row_of[path]} already"
+    row_of[path] = number
     empty = next((name for name in needed if not cells[name]), None)
     if empty is not None:
         return f"its {empty} is empty"
     if set(_BOX) <= set(needed) and _box([cells[name] for name in _BOX]) is None:
-        shown = ", ".join(cells[name] for name in _BOX)
-        return f"its box ({shown}) is not left, top, right and bottom in pixels"
+        edges = ", ".join(cells[name] for name in _BOX)
+        return f"its box ({edges}) is not left, top, right and bottom in pixels"
     try:
         if (root / path).is_dir():
             return f"{path} is a folder"
@@ -146,7 +146,7 @@ def _check_header(path: Path, header: Sequence[str], factors: Sequence[str]) -> 
     if not missing:
         return
     near = {name: difflib.get_close_matches(name, header, n=1) for name in missing}
-    guesses = [f"{found[0]} for {name}" for name, found in near.items() if found]
+    guesses = [f"{names[0]} for {name}" for name, names in near.items() if names]
     raise DataError(
         f"{path} has no column {', '.join(missing)}; its first row names {', '.join(header) or 'none'}",
         hint=f"did you mean {', '.join(guesses)}?" if guesses else None,
@@ -200,11 +200,11 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]], int]:
 
 def _values(column: Any) -> list[Any]:
     try:
-        found: list[Any] = column.to_pylist()
+        values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:  # the rows are named later
         buffers = [value.as_buffer() for value in column]  # None of what is empty
-        found = [each and each.to_pybytes().decode(errors="surrogateescape") for each in buffers]
-    return found
+        values = [each and each.to_pybytes().decode(errors="surrogateescape") for each in buffers]
+    return values
 
 
 def _cell(value: Any) -> str:

@@ -30,27 +30,28 @@ SHA256 = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-"""Checksums of the files once unzipped, so that one table serves both forms."""
+"""Checksums of the files once unzipped, so that one table serves both forms"""
+_HINT = "delete the file and run again to fetch it anew, or replace it by the original"
 
 
 def data_root() -> Path:
-    """The folder that holds data sets: $ORBITSET_DATA, or a cache folder of the user's."""
-    if root := os.environ.get("ORBITSET_DATA"):
-        return Path(root)
-    return cache_folder()
+    """The folder that holds data sets: $ORBITSET_DATA, or the user's cache folder."""
+    root = os.environ.get("ORBITSET_DATA")
+    return Path(root) if root else cache_folder()
 
 
 def load_mnist(
     folder: Path | None = None, *, download: bool = True, mirrors: Sequence[str] = MIRRORS
 ) -> Splits:
-    """MNIST from the folder (by default `mnist` under the data root), fetched first where absent."""
+    """MNIST from the folder (by default `mnist` under the data root), downloaded first where absent."""
     folder = folder or data_root() / "mnist"
     raw = {name: _verified(folder, name, download, mirrors) for name in SHA256}
-    train = ImageSet(
-        _parse_images(raw["train-images-idx3-ubyte"]), _parse_labels(raw["train-labels-idx1-ubyte"])
-    )
-    test = ImageSet(
-        _parse_images(raw["t10k-images-idx3-ubyte"]), _parse_labels(raw["t10k-labels-idx1-ubyte"])
+    train, test = (
+        ImageSet(
+            _payload(raw[f"{part}-images-idx3-ubyte"], 16).view(-1, 1, 28, 28),
+            _payload(raw[f"{part}-labels-idx1-ubyte"], 8).long(),
+        )
+        for part in ("train", "t10k")
     )
     return Splits(train=train[:50_000], validation=train[50_000:], test=test)
 
@@ -60,36 +61,35 @@ def is_mnist_folder(folder: Path) -> bool:
     return any(_find(folder, name) for name in SHA256)
 
 
-def _verified(folder: Path, name: str, download: bool, mirrors: Sequence[str]) -> bytes:
-    path = _find(folder, name)
-    if path is None:
-        if not download:
-            raise _missing(folder, name, "downloading was not asked for")
-        path = _fetch(folder, name, mirrors)
-    content = _read(path)
-    if (found := hashlib.sha256(content).hexdigest()) != SHA256[name]:
-        raise DataError(
-            f"{path} is damaged: its content has checksum {found[:12]}…, not {SHA256[name][:12]}…",
-            hint="delete the file and run again to fetch it anew, or replace it by the original",
-        )
-    return content
+def _payload(raw: bytes, header: int) -> Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)[header:].clone()
 
 
 def _find(folder: Path, name: str) -> Path | None:
     return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
 
 
-def _read(path: Path) -> bytes:
+def _verified(folder: Path, name: str, download: bool, mirrors: Sequence[str]) -> bytes:
+    path = _find(folder, name)
+    if path is None:
+        if not download:
+            raise _missing(folder, name, "downloading is switched off")
+        path = _fetch(folder, name, mirrors)
     content = path.read_bytes()
-    if path.suffix != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (EOFError, OSError, zlib.error) as error:
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, OSError, zlib.error) as error:
+            raise DataError(
+                f"{path} cannot be unzipped ({error}): it is truncated or damaged", hint=_HINT
+            ) from None
+    checksum = hashlib.sha256(content).hexdigest()
+    if checksum != SHA256[name]:
         raise DataError(
-            f"{path} cannot be unzipped ({error}): it is truncated or damaged",
-            hint="delete the file and run again to fetch it anew, or replace it by the original",
-        ) from None
+            f"{path} is damaged: its content has checksum {checksum[:12]}…, not {SHA256[name][:12]}…",
+            hint=_HINT,
+        )
+    return content
 
 
 def _fetch(folder: Path, name: str, mirrors: Sequence[str]) -> Path:
@@ -100,8 +100,7 @@ def _fetch(folder: Path, name: str, mirrors: Sequence[str]) -> Path:
             with urllib.request.urlopen(f"{mirror}{name}.gz", timeout=30) as response:
                 zipped = response.read()
             if hashlib.sha256(gzip.decompress(zipped)).hexdigest() != SHA256[name]:
-                reasons.append(f"{mirror}: wrong checksum")
-                continue
+                raise ValueError("wrong checksum")
         except (OSError, EOFError, ValueError, zlib.error, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             reasons.append(f"{mirror}: {reason}")
@@ -121,15 +120,3 @@ def _missing(folder: Path, name: str, reason: str) -> DataError:
         hint=f"put the four original files, {', '.join(f'{n}.gz' for n in SHA256)}, "
         f"into {folder}, or set ORBITSET_DATA to a folder that holds them under mnist/",
     )
-
-
-def _parse_images(raw: bytes) -> Tensor:
-    return _idx_payload(raw, 16).view(-1, 1, 28, 28)
-
-
-def _parse_labels(raw: bytes) -> Tensor:
-    return _idx_payload(raw, 8).long()
-
-
-def _idx_payload(raw: bytes, header: int) -> Tensor:
-    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)[header:].clone()

@@ -5,6 +5,7 @@ never downloaded. Used are the 13 cameras at the height of the head, recording 0
 subjects that came to all four sessions.
 """
 
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -35,6 +36,10 @@ CROPS: dict[str, Box] = dict.fromkeys(CAMERAS, Shares(0.25, 0.15, 0.75, 0.85))
 the head. Coarse; written without the images at hand, so look at a few and give boxes if they do not fit."""
 
 
+Key = tuple[str, str, str, str]
+"""Subject, session, camera and light of an image"""
+
+
 @dataclass(frozen=True)
 class MultiPieFiles:
     """What a folder holds of Multi-PIE."""
@@ -59,64 +64,57 @@ class MultiPieFiles:
 
 
 def scan_multi_pie(root: Path) -> MultiPieFiles:
-    """List what is there and what is not. Images are not opened."""
-    found: dict[tuple[str, str, str, str], str] = {}
+    """List what is there and what is missing. Images are not opened."""
+    paths: dict[Key, str] = {}
     unexpected = []
     for path in _files(root):
         match = _NAME.fullmatch(path.rsplit("/", 1)[-1])
-        if match is None:
+        parts = match.groups() if match is not None else ()
+        if not parts or not _is_known(*parts) or path != path_of(*parts):
             unexpected.append(path)
             continue
-        subject, session, recording, camera, light = match.groups()
-        is_known = (
-            session in _SESSION_FOLDERS
-            and _folder(camera) in (*CAMERAS, *_UNUSED_CAMERAS)
-            and light in LIGHTS
-        )
-        if not is_known or path != path_of(subject, session, recording, camera, light):
-            unexpected.append(path)
-        elif _folder(camera) in CAMERAS and recording == RECORDING:
-            found[subject, session[1:], camera, light] = path
-    if not found:
+        subject, session, recording, camera, light = parts
+        if _folder(camera) in CAMERAS and recording == RECORDING:
+            paths[subject, session[1:], camera, light] = path
+    if not paths:
         raise DataError(
             f"{root} holds no images of Multi-PIE",
             hint="give the folder that holds session01 to session04, "
             f"with files such as {path_of('001', '01', '01', '051', '07')}",
         )
     sessions: dict[str, set[str]] = {}
-    for subject, session, _, _ in found:
+    for subject, session, _, _ in paths:
         sessions.setdefault(subject, set()).add(session)
-    subjects = tuple(sorted(who for who, seen in sessions.items() if seen >= set(SESSIONS)))
-    wanted = [
-        (subject, session, camera.replace("_", ""), light)
-        for subject in subjects
-        for session in SESSIONS
-        for camera in CAMERAS
-        for light in LIGHTS
-    ]
-    used = [key for key in wanted if key in found]
+    subjects = tuple(sorted(name for name, of in sessions.items() if of >= set(SESSIONS)))
+    cameras = [camera.replace("_", "") for camera in CAMERAS]
+    keys: list[Key] = list(itertools.product(subjects, SESSIONS, cameras, LIGHTS))
+    used = [key for key in keys if key in paths]
     if not used:
         raise DataError(
             f"no subject in {root} is in all four sessions; {len(sessions)} are in some",
             hint="the paper's splits are by session, so all four are needed",
         )
-    names = ("person", "session", "view", "light")
-    table = ImageTable(
-        source=str(root),
-        root=root,
-        paths=tuple(found[key] for key in used),
-        columns={name: tuple(key[at] for key in used) for at, name in enumerate(names)},
-        rows=tuple(range(1, len(used) + 1)),
+    columns = dict(
+        zip(("person", "session", "view", "light"), zip(*used, strict=True), strict=True)
     )
-    absent = [
-        path_of(subject, f"0{session}", RECORDING, camera, light)
-        for subject, session, camera, light in wanted
-        if (subject, session, camera, light) not in found
-    ]
-    incomplete = {
-        who: tuple(sorted(seen)) for who, seen in sorted(sessions.items()) if who not in subjects
-    }
-    return MultiPieFiles(table, subjects, tuple(absent), tuple(sorted(unexpected)), incomplete)
+    return MultiPieFiles(
+        table=ImageTable.numbered(str(root), root, [paths[key] for key in used], columns),
+        subjects=subjects,
+        missing=tuple(
+            path_of(subject, f"0{session}", RECORDING, camera, light)
+            for subject, session, camera, light in keys
+            if (subject, session, camera, light) not in paths
+        ),
+        unexpected=tuple(sorted(unexpected)),
+        incomplete={
+            name: tuple(sorted(of)) for name, of in sorted(sessions.items()) if name not in subjects
+        },
+    )
+
+
+def _is_known(subject: str, session: str, recording: str, camera: str, light: str) -> bool:
+    cameras = (*CAMERAS, *_UNUSED_CAMERAS)
+    return session in _SESSION_FOLDERS and _folder(camera) in cameras and light in LIGHTS
 
 
 def path_of(subject: str, session: str, recording: str, camera: str, light: str) -> str:
@@ -142,7 +140,7 @@ def _folder(camera: str) -> str:
 def _files(root: Path) -> list[str]:
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
-    found = []
+    paths: list[str] = []
     above: dict[str, frozenset[str]] = {}
     for folder, inside, files in os.walk(root, followlinks=True):
         real, parents = os.path.realpath(folder), above.get(os.path.dirname(folder), frozenset())
@@ -152,5 +150,5 @@ def _files(root: Path) -> list[str]:
         above[folder] = parents | {real}
         inside[:] = [name for name in inside if name not in _OTHER_FOLDERS]
         relative = Path(folder).relative_to(root)
-        found += [(relative / name).as_posix() for name in files]
-    return sorted(found)
+        paths += [(relative / name).as_posix() for name in files]
+    return sorted(paths)

@@ -253,10 +253,10 @@ def _opened(file: Path | Stretch) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        found: int = image.getexif().get(_ORIENTATION, 1)
+        orientation: int = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # damaged EXIF data, which may be anything
         return 1
-    return found
+    return orientation
 
 
 def _eight_bits(image: Image.Image, *, is_sixteen: bool = False) -> Image.Image:

@@ -82,14 +82,14 @@ def find_cuts(pixels: np.ndarray, threshold: float) -> tuple[int, ...]:
     (12,)
     """
     change_F = changes(pixels)
-    found = []
+    cuts = []
     for at in np.flatnonzero(change_F > threshold * _LEAST_LEVEL).tolist():
         start = max(1, min(at - _AROUND // 2, len(change_F) - _AROUND - 1))
         around = np.delete(change_F[start : start + _AROUND + 1], at - start)
         level = float(np.quantile(around, 0.75)) if len(around) else 0.0
         if change_F[at] > threshold * (level + _LEAST_LEVEL):
-            found.append(at)
-    return tuple(found)
+            cuts.append(at)
+    return tuple(cuts)
 
 
 def changes(pixels: np.ndarray) -> np.ndarray:
@@ -109,13 +109,13 @@ def cut_segments(
     >>> cut_segments(22, (10,), SegmentConfig(length=8))
     ([range(0, 8), range(10, 18), range(18, 22)], 2)
     """
-    found, left_out = [], 0
+    segments, left_out = [], 0
     for start, stop in itertools.pairwise((0, *cuts, frames)):
         while start < stop:
             taken = range(start, stop, config.stride)[: config.length]
             if len(taken) < config.fewest:
                 left_out += stop - start
                 break
-            found.append(taken)
+            segments.append(taken)
             start = taken[-1] + 1 + config.gap
-    return found, left_out
+    return segments, left_out

@@ -50,12 +50,13 @@ class _Contents:
 
     @functools.cached_property
     def places(self) -> dict[str, Stretch]:
-        return {one.name: one.stretch for one in self.samples if isinstance(one, _Image)}
+        images = (sample for sample in self.samples if isinstance(sample, _Image))
+        return {image.name: image.stretch for image in images}
 
 
 @dataclass(slots=True)
 class _Sample:
-    """What has been seen of a sample so far."""
+    """The files of a sample so far."""
 
     endings: list[str] = field(default_factory=list)
     images: list[tuple[str, Stretch]] = field(default_factory=list)
@@ -76,9 +77,12 @@ def expand(pattern: str) -> list[str]:
     >>> expand("{train,val}-{0..1}.tar")
     ['train-0.tar', 'train-1.tar', 'val-0.tar', 'val-1.tar']
     """
-    if math.prod(map(_count, _BRACES.findall(pattern))) > _MOST_SHARDS:
+    # what is between braces is at the odd places
+    parts = enumerate(_BRACES.split(pattern))
+    choices = [_values(part) if at % 2 else [part] for at, part in parts]
+    if math.prod(map(len, choices)) > _MOST_SHARDS:
         raise ConfigError(f"{pattern} means more than {_MOST_SHARDS:,} files; give a shorter range")
-    return list(_expanded(pattern))
+    return ["".join(names) for names in itertools.product(*choices)]
 
 
 def shards_at(path: Path) -> list[str]:
@@ -104,13 +108,13 @@ def scan_shards(
     number = itertools.count(1)
     for shard in names:
         contents = _contents((root / shard).absolute())
-        for found in contents.samples:
+        for sample in contents.samples:
             row = next(number)
-            if isinstance(found, str):
-                problems.append(Problem(row, f"{shard}/{found}"))
+            if isinstance(sample, str):
+                problems.append(Problem(row, f"{shard}/{sample}"))
                 continue
-            images.append(found)
-            paths.append(f"{shard}/{found.name}")
+            images.append(sample)
+            paths.append(f"{shard}/{sample.name}")
             rows.append(row)
         problems += [Problem(next(number), f"{shard} {fault}") for fault in contents.faults]
     factors = dict.fromkeys(name for image in images for name in image.factors)
@@ -178,10 +182,10 @@ def _scanned(path: Path, num_bytes: int, _mtime_ns: int) -> _Contents:
             return _Contents(faults=("is empty: it has 0 bytes",))
         file.seek(0)
         fault = _gather(file, path, num_bytes, samples)
-    found = tuple(_settled(key, sample) for key, sample in samples.items())
-    if not found and fault is None:
+    settled = tuple(_settled(key, sample) for key, sample in samples.items())
+    if not settled and fault is None:
         fault = "is empty: there is no sample in it"
-    return _Contents(found, () if fault is None else (fault,))
+    return _Contents(settled, () if fault is None else (fault,))
 
 
 def _gather(file: BinaryIO, path: Path, num_bytes: int, samples: dict[str, _Sample]) -> str | None:
@@ -252,13 +256,13 @@ def _add(
         sample.images.append((name, Stretch(path, member.offset_data, member.size)))
     elif fault is None and is_text:
         file.seek(member.offset_data)
-        found = _factors(kind, file.read(member.size))
-        if isinstance(found, str):
-            fault = found
+        factors = _factors(kind, file.read(member.size))
+        if isinstance(factors, str):
+            fault = factors
         elif kind == "json":
-            sample.factors = {**found, **sample.factors}
+            sample.factors = {**factors, **sample.factors}
         else:
-            sample.factors |= found
+            sample.factors |= factors
     if fault is not None and sample.fault is None:
         sample.fault = f"{name} {fault}"
 
@@ -296,10 +300,10 @@ def _factors(kind: str, content: bytes) -> dict[str, str] | str:
         except UnicodeDecodeError:
             return "is not UTF-8"
     try:
-        found = json.loads(content, parse_int=str, parse_float=str, parse_constant=_refuse)
-        if not isinstance(found, dict):
+        entries = json.loads(content, parse_int=str, parse_float=str, parse_constant=_refuse)
+        if not isinstance(entries, dict):
             return 'is not a JSON object, such as {"person": "ann", "view": 3}'
-        return dict(_flat(found.items()))
+        return dict(_flat(entries.items()))
     except (ValueError, RecursionError) as error:
         return f"is not JSON: {error}"
 
@@ -316,23 +320,8 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
 
-def _count(inside: str) -> int:
-    """How many values braces have."""
-    ends = _RANGE.fullmatch(inside)
-    return abs(int(ends[2]) - int(ends[1])) + 1 if ends else inside.count(",") + 1
-
-
-def _expanded(pattern: str) -> Iterator[str]:
-    braces = _BRACES.search(pattern)
-    if braces is None:
-        yield pattern
-        return
-    for value in _values(braces[1]):
-        for rest in _expanded(pattern[braces.end() :]):
-            yield f"{pattern[: braces.start()]}{value}{rest}"
-
-
 def _values(inside: str) -> list[str]:
+    """The texts that stand between braces."""
     ends = _RANGE.fullmatch(inside)
     if ends is None:
         return inside.split(",") if "," in inside else [f"{{{inside}}}"]
@@ -340,4 +329,5 @@ def _values(inside: str) -> list[str]:
     is_padded = any(len(end) > 1 and end.startswith("0") for end in ends.groups())
     width = max(map(len, ends.groups())) if is_padded else 0
     step = 1 if first <= last else -1
-    return [str(number).zfill(width) for number in range(first, last + step, step)]
+    numbers = range(first, last + step, step)[: _MOST_SHARDS + 1]
+    return [str(number).zfill(width) for number in numbers]

@@ -128,33 +128,37 @@ def videos_in(listing: Listing) -> list[str]:
     return sorted(listing.ending_in(SUFFIXES), key=lambda name: (natural(name), name))
 
 
-def frames_of(seen: ObservedImages) -> Tensor:
+def frames_of(frames: ObservedImages) -> Tensor:
     """The number of each image's frame in its video, (N,) int64.
 
     >>> images = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
     >>> frames_of(ObservedImages.of(images, {"frame": ["8", "10", "9"]})).tolist()
     [8, 10, 9]
     """
-    _require(seen, "frame")
-    ids_N = seen.factors["frame"]
-    number = torch.tensor([int(value) for value in seen.values["frame"]], device=ids_N.device)
+    _require(frames, "frame")
+    ids_N = frames.factors["frame"]
+    number = torch.tensor([int(value) for value in frames.values["frame"]], device=ids_N.device)
     return number[ids_N]
 
 
-def split_by_time(seen: ObservedImages, share: float) -> ObservedImages:
+def split_by_time(frames: ObservedImages, share: float) -> ObservedImages:
     """The same images with a factor `split` more: the start of each video to train on, its end to test on.
 
     A segment is *train* if it lies wholly in the first `share` of its video, *test* if wholly after, and
     *between* if it has frames on both sides; of those, neither part should use any. A video counts as long as
-    up to its last frame in `seen`.
+    up to its last frame in `frames`.
     """
     if not 0 < share < 1:
         raise ConfigError(f"share is {share}; give more than 0 and less than 1")
-    _require(seen, "video", "segment", "frame")
-    frame_N, video_N, segment_N = frames_of(seen), seen.factors["video"], seen.factors["segment"]
-    last_V = _by(video_N, frame_N, len(seen.values["video"]), "amax")
+    _require(frames, "video", "segment", "frame")
+    frame_N, video_N, segment_N = (
+        frames_of(frames),
+        frames.factors["video"],
+        frames.factors["segment"],
+    )
+    last_V = _by(video_N, frame_N, len(frames.values["video"]), "amax")
     border_N = ((last_V + 1) * share).round()[video_N]
-    segments = len(seen.values["segment"])
+    segments = len(frames.values["segment"])
     first_N = _by(segment_N, frame_N, segments, "amin")[segment_N]
     last_N = _by(segment_N, frame_N, segments, "amax")[segment_N]
     split_N = 1 + (first_N >= border_N).long() - (last_N < border_N).long()
@@ -165,9 +169,9 @@ def split_by_time(seen: ObservedImages, share: float) -> ObservedImages:
                 hint="use shorter segments, or another share",
             )
     return replace(
-        seen,
-        factors={**seen.factors, "split": split_N},
-        values={**seen.values, "split": SPLIT},
+        frames,
+        factors={**frames.factors, "split": split_N},
+        values={**frames.values, "split": SPLIT},
     )
 
 
@@ -220,8 +224,8 @@ def _bytes(path: Path) -> int:
         return 0
 
 
-def _require(seen: ObservedImages, *factors: str) -> None:
-    missing = [name for name in factors if name not in seen.factors]
+def _require(frames: ObservedImages, *factors: str) -> None:
+    missing = [name for name in factors if name not in frames.factors]
     if missing:
         raise DataError(
             f"the images have no factor {', '.join(missing)}", hint="load them with load_videos"

@@ -16,6 +16,8 @@ from orbitset.training.fit import TrainConfig
 
 _FINDING = {"discriminate_weight": 30.0, "margin_fraction": 0.4}
 """To find single images the discriminate term weighs much (docs/log.md)."""
+_IMAGES, _MOST_EPOCHS = 100_000, 20
+"""The length of a training on plain images, whichever is less"""
 
 
 def affine_digits(method: str = "OJ") -> Experiment:
@@ -62,10 +64,6 @@ def affine_images(
     return replace(base, name="affine-images", data=path, orbits=orbits)
 
 
-_SHOWN, _MOST_EPOCHS = 100_000, 20
-"""Plain images are trained on for so many images or epochs, whichever is less"""
-
-
 def plain_images(
     path: str, size_px: int, num_train: int, method: str = "OJ", *, is_colour: bool = True
 ) -> Experiment:
@@ -96,7 +94,7 @@ def plain_images(
         encoder=EncoderConfig(code_size=256, code_norm="sphere"),
         loss=default_loss(method, **_FINDING),
         train=TrainConfig(
-            epochs=min(_MOST_EPOCHS, _SHOWN / (num_train * members)),
+            epochs=min(_MOST_EPOCHS, _IMAGES / (num_train * members)),
             learning_rate=3e-3,
             evaluations=8,
             keep="best",
@@ -111,8 +109,8 @@ def described_plain(config: Experiment) -> str:
     return (
         "no sub-folders: every image is an orbit of its own, its members made by small turns, crops, light, "
         "colour and blur\n"
-        "a fifth of the images is kept to stop by and a fifth to test with: each is to be found by a changed "
-        "one of it\n"
+        "a fifth of the images is held out for validation and a fifth for testing: an augmented image has to "
+        "retrieve its original\n"
         f"{orbits.canvas_px} px; batches of {orbits.orbits_per_batch} orbits x {orbits.members_per_batch} "
         f"members; {config.train.epochs:.3g} epochs"
     )

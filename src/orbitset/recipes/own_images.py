@@ -331,7 +331,7 @@ def described_orbits(config: Experiment) -> str:
         f"an orbit shares {', '.join(orbits.orbit)}; its target is {target}",
         f"{by} {_few(evaluation.train)} to train, {validation}{_few(evaluation.test)} to test",
         f"retrieval leaves out {left_out}",
-        *([f"classes of {orbits.classes} are learned beside the orbits"] if orbits.classes else []),
+        *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
         f"{size}, {'colour' if orbits.is_colour else 'grey'}; batches of {orbits.orbits_per_batch} orbits x "
         f"{orbits.members_per_batch} members{alike}; {config.train.epochs:g} epochs",
     ]

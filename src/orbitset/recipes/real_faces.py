@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -47,8 +46,8 @@ def pie32_study(
     on_problem: OnProblem = "stop",
 ) -> Study:
     """Five splits by identity: 33 people to train, 16 to choose a stopping time on, 17 to score."""
-    data = _data("pie32", root)
-    table = _table(data, on_problem).require(("identity", "camera", "flash"))
+    factors = ("identity", "camera", "flash")
+    data, table = _opened("pie32", root, factors, on_problem)
     people = sorted(set(table.columns["identity"]))
     if len(people) < 4:
         raise DataError(f"{table.source} has {len(people)} identities; 4 are needed for a split")
@@ -58,11 +57,11 @@ def pie32_study(
     for number in range(PIE32_SPLITS):
         order = torch.randperm(len(people), generator=stream("identities", number)).tolist()
         parts = (order[:half], order[half:quarter], order[quarter:])
-        named = (tuple(people[at] for at in sorted(part)) for part in parts)
-        splits.append(Split(f"identities-{number}", *named))
-    made = functools.partial(pie32, data=data, on_problem=on_problem)
-    whole = _Whole(rows=6_930, images=PIE32_IMAGES)
-    return _study("pie32", made, table, splits, methods, images, seeds, whole)
+        identities = (tuple(people[at] for at in sorted(part)) for part in parts)
+        splits.append(Split(f"identities-{number}", *identities))
+    describe = functools.partial(pie32, data=data, on_problem=on_problem)
+    whole = {"whole_images": PIE32_IMAGES, "whole_rows": 6_930}
+    return _study(describe, table, splits, methods, images, seeds, **whole)
 
 
 def pie32(
@@ -98,12 +97,12 @@ def pointing04_study(
 ) -> Study:
     """Trained on one session and scored on the other at the end of training, both ways. The two poses that
     look straight up and down have no other pan and must be left out."""
-    data = _data("pointing04", root)
-    table = _table(data, on_problem).require(("person", "session", "pan", "tilt"))
+    factors = ("person", "session", "pan", "tilt")
+    data, table = _opened("pointing04", root, factors, on_problem)
     splits = [Split("1-2", ("1",), (), ("2",)), Split("2-1", ("2",), (), ("1",))]
-    made = functools.partial(pointing04, data=data, on_problem=on_problem)
-    whole = _Whole(rows=2_790, images=POINTING04_IMAGES)
-    return _study("pointing04", made, table, splits, methods, images, seeds, whole)
+    describe = functools.partial(pointing04, data=data, on_problem=on_problem)
+    whole = {"whole_images": POINTING04_IMAGES, "whole_rows": 2_790}
+    return _study(describe, table, splits, methods, images, seeds, **whole)
 
 
 def pointing04(
@@ -128,51 +127,47 @@ def pointing04(
     )
 
 
-def _data(name: str, root: Path | None) -> str:
-    return name if root is None else str((root / "manifest.csv").resolve())
-
-
-def _table(data: str, on_problem: OnProblem) -> ImageTable:
+def _opened(
+    name: str, root: Path | None, factors: Sequence[str], on_problem: OnProblem
+) -> tuple[str, ImageTable]:
+    """What config.json calls the data, and the table of its images."""
+    data = name if root is None else str((root / "manifest.csv").resolve())
     source = open_source(data)
     assert isinstance(source, Manifest)
-    return source.table(on_problem=on_problem)
-
-
-class _Whole(NamedTuple):
-    """A study that is not cut down: rows of its manifest, and images of a training."""
-
-    rows: int
-    images: int
+    return data, source.table(on_problem=on_problem).require(factors)
 
 
 def _study(
-    name: str,
     describe: Callable[[str, Split, float], Experiment],
     table: ImageTable,
     splits: Sequence[Split],
     methods: Sequence[str] | None,
     images: int | None,
     seeds: int,
-    whole: _Whole,
+    *,
+    whole_images: int,
+    whole_rows: int,
 ) -> Study:
+    """Lines of all methods on all splits; it is cut down if it has fewer images or rows than the whole."""
     check_seeds(seeds)
-    cuts = what_is_cut(methods, METHODS, images, whole.images)
-    if len(table) < whole.rows:
-        cuts.insert(0, f"{len(table):,} images instead of {whole.rows:,}")
-    shown = whole.images if images is None else images
+    cuts = what_is_cut(methods, METHODS, images, whole_images)
+    if len(table) < whole_rows:
+        cuts.insert(0, f"{len(table):,} images instead of {whole_rows:,}")
     lines = []
     for split in splits:
         example = describe(METHODS[0], split, 1.0)
         by = example.evaluation.split_by
-        assert isinstance(example.orbits, ObservedConfig)
-        values = usable(table, example.orbits).columns[by]
-        count = sum(value in split.train for value in values)
+        count = sum(value in split.train for value in usable(table, example.observed).columns[by])
         if not count:
             raise DataError(f"{table.source} has no {by} {', '.join(split.train)} to train on")
+        epochs = (whole_images if images is None else images) / count
         lines += [
-            Line(label=method, split=split.name, config=describe(method, split, shown / count))
+            Line(label=method, split=split.name, config=describe(method, split, epochs))
             for method in named_methods(methods, METHODS)
         ]
     return Study(
-        name=name, lines=tuple(lines), seeds=tuple(range(seeds)), cut_down=cut_down_mark(cuts)
+        name=example.name,
+        lines=tuple(lines),
+        seeds=tuple(range(seeds)),
+        cut_down=cut_down_mark(cuts),
     )
