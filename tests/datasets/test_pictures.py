@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, features
 
-from orbitset.datasets.pictures import Shares, Wanted, decoded, large_images, size_of
+from orbitset.datasets.pictures import ImageForm, Shares, decoded, large_images, size_of
 
-GREY, COLOUR = Wanted(16), Wanted(16, is_colour=True)
+GREY, COLOUR = ImageForm(16), ImageForm(16, is_colour=True)
 
 
 def _noise(height, width, seed=0):

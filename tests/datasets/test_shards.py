@@ -15,7 +15,7 @@ from orbitset.datasets import shards
 from orbitset.datasets.decode import Decoding, image_problems, load_images
 from orbitset.datasets.folder import find_images
 from orbitset.datasets.inspect import inspect_table
-from orbitset.datasets.pictures import Wanted, decoded
+from orbitset.datasets.pictures import ImageForm, decoded
 from orbitset.datasets.shards import expand, file_at, is_tar, open_at, read_shards, scan_shards
 from orbitset.datasets.source import Folder, Shards, load_observed, open_source
 from orbitset.datasets.stream import ImageStream
@@ -128,7 +128,7 @@ def test_pixels_are_those_of_the_files_alone(pack, tmp_path, monkeypatch):
         assert np.array_equal(seen.images, alone.images)
         again, _ = load_images(packed, size_px=size_px)
         assert np.array_equal(seen.images, again.images)
-    streams = (ImageStream(table, Wanted(16), batch=7, threads=5) for table in (packed, loose))
+    streams = (ImageStream(table, ImageForm(16), batch=7, threads=5) for table in (packed, loose))
     for (_, one), (_, other) in zip(*streams, strict=True):
         assert np.array_equal(one, other)
 

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from orbitset.datasets.folder import find_images
-from orbitset.datasets.pictures import Wanted
+from orbitset.datasets.pictures import ImageForm
 from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import ImageTable
 
 
-class _Numbered(Wanted):
+class _Numbered(ImageForm):
     """Reads no file: image 17 is the number 17; multiples of ten cannot be read."""
 
     read_so_far = 0
@@ -106,7 +106,7 @@ def test_a_second_pass_lists_problems_once(numbered):
 
 
 def test_files_are_read_as_one_by_one(photos):
-    table, wanted = find_images([photos]).table, Wanted(16, is_colour=True)
+    table, wanted = find_images([photos]).table, ImageForm(16, is_colour=True)
     ((places, images),) = ImageStream(table, wanted)
     assert places == list(range(9))
     expected = [wanted.read(table.root / path) for path in table.paths]
@@ -116,6 +116,6 @@ def test_files_are_read_as_one_by_one(photos):
 def test_boxes_are_cut_out(photos):
     table = find_images([photos / "ant" / "1.png"]).table
     boxed = ImageTable("boxed", table.root, table.paths, {}, table.rows, ((0.0, 0.0, 8.0, 8.0),))
-    ((_, images),) = ImageStream(boxed, Wanted(8))
+    ((_, images),) = ImageStream(boxed, ImageForm(8))
     with Image.open(photos / "ant" / "1.png") as opened:
         assert np.array_equal(images[0, 0], np.asarray(opened.convert("L"))[:8, :8])

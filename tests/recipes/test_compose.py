@@ -21,6 +21,7 @@ from orbitset.recipes.compose import (
 from orbitset.recipes.methods import METHODS
 from orbitset.recipes.own_images import OrbitOptions
 from orbitset.run_folder import Run
+from orbitset.runs.prepare import open_images
 
 
 def composed(source=None, *settings, config_file=None, resumed=None, **options):
@@ -280,3 +281,24 @@ def test_settings_are_searched_for_on_computed_orbits(array, plain, face_manifes
         ConfigError, match="has observed orbits; settings are searched for computed"
     ):
         computed_config(str(face_manifest), "OJ", [])
+
+
+def test_private_plain_images_are_not_cached(plain, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    config = composed(plain, "is_private=true")
+    assert len(open_images(config, "cpu").splits.train) and not (tmp_path / "cache").exists()
+    composed(plain)
+    assert list((tmp_path / "cache").rglob("*.u8"))
+
+
+@pytest.mark.parametrize("name", ["orbits.label", "orbits.classes", "orbits.orbit"])
+def test_a_number_set_for_a_text_is_taken_as_text(name, face_manifest):
+    header, *rows = face_manifest.read_text().splitlines()
+    manifest = face_manifest.with_name("numbered.csv")
+    manifest.write_text("\n".join([f"{header},2024", *(f"{row},{row[0]}" for row in rows)]))
+    options = OrbitOptions(orbit=["person", "light"], label="person", split="session=1,2/3/4")
+    more = ["classify_weight=0.1"] if name == "orbits.classes" else []
+    values = "2024,light" if name == "orbits.orbit" else "2024"
+    request = Request(source=str(manifest), observed=options, settings=(f"{name}={values}", *more))
+    value = getattr(compose_config(request).orbits, name.partition(".")[2])
+    assert value == (("2024", "light") if name == "orbits.orbit" else "2024")

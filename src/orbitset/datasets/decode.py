@@ -15,8 +15,8 @@ from orbitset.datasets.cache import Key, cached_pixels
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.pictures import (
     Box,
+    ImageForm,
     InMemory,
-    Wanted,
     box_fault,
     decoded,
     large_images,
@@ -127,7 +127,7 @@ def is_coloured(table: ImageTable) -> bool:
             image = decoded(table.file(at), _LOOKED_AT_PX)
             if isinstance(image, str):
                 continue
-            pixels = Wanted(_LOOKED_AT_PX, is_colour=True).fit(image).astype(np.int16)
+            pixels = ImageForm(_LOOKED_AT_PX, is_colour=True).fit(image).astype(np.int16)
             if np.abs(pixels - pixels[:1]).max() > _GREY_TOLERANCE:
                 return True
             num_images += 1
@@ -156,7 +156,7 @@ def _write(
     on_progress: Progress | None,
 ) -> tuple[tuple[int, ...], list[Problem]]:
     """Append one image after the other; gives the shape of all and what could not be read."""
-    form = Wanted(size_px, is_colour)
+    form = ImageForm(size_px, is_colour)
     with large_images(), ThreadPoolExecutor(os.cpu_count()) as threads:
         files = table.files
         if size_px is None:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from orbitset.datasets.cache import Key, cached_pixels
-from orbitset.datasets.pictures import Wanted, stamp
+from orbitset.datasets.pictures import ImageForm, stamp
 from orbitset.errors import OrbitsetError
 
 if TYPE_CHECKING:
@@ -120,14 +120,14 @@ class _Video:
             stretch = float(stream.sample_aspect_ratio or 1)
             if not 1 / _MOST_STRETCH <= stretch <= _MOST_STRETCH:
                 stretch = 1.0
-            reformatter, wanted = VideoReformatter(), Wanted(self.size_px, self.is_colour)
+            reformatter, form = VideoReformatter(), ImageForm(self.size_px, self.is_colour)
             for at, (frame, done) in enumerate(_sound_frames(container, stream), 1):
                 try:
                     picture = reformatter.reformat(frame, format="rgb24").to_ndarray()
                 except av.FFmpegError as error:
                     raise _Damaged(f"has pixels of an unknown kind ({error.strerror})") from None
                 turns = round(getattr(frame, "rotation", 0) / 90) % 4
-                yield wanted.fit(_upright(Image.fromarray(picture), stretch, turns))
+                yield form.fit(_upright(Image.fromarray(picture), stretch, turns))
                 if self.on_progress is not None and at % _TOLD_EVERY == 0:
                     self.on_progress(min(done, total), total)
 

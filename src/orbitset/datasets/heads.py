@@ -148,8 +148,8 @@ def _check(*, people: int, views: Sequence[str], lights: int, sessions: int, siz
         ("size_px", size_px, None),
     ):
         if value < 1 or (most is not None and value > most):
-            wanted = "at least 1" if most is None else f"1 to {most}"
-            raise ConfigError(f"{name} is {value}; give {wanted}")
+            accepted = "at least 1" if most is None else f"1 to {most}"
+            raise ConfigError(f"{name} is {value}; give {accepted}")
     if not views or len(set(views)) < len(views):
         raise ConfigError(f"views is {list(views)}; give one or more, each once")
     for view in views:

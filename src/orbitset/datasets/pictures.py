@@ -108,8 +108,8 @@ def stamp(image: Path | Stretch) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How images are wanted: fitted whole into a square of `size_px`, or all of one `expected` size."""
+class ImageForm:
+    """The form of decoded images: fitted whole into a square of `size_px`, or all of one `expected` size."""
 
     size_px: int | None = None
     is_colour: bool = False

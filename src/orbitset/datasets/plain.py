@@ -2,7 +2,7 @@
 
 import torch
 
-from orbitset.datasets.decode import Progress, fitting_size, is_coloured, load_images
+from orbitset.datasets.decode import fitting_size, is_coloured, load_images
 from orbitset.datasets.images import ImageSet, Splits
 from orbitset.datasets.table import ImageTable, OnProblem
 from orbitset.errors import DataError
@@ -17,7 +17,7 @@ def load_plain(
     size_px: int | None = None,
     is_colour: bool | None = None,
     on_problem: OnProblem = "skip",
-    on_progress: Progress | None = None,
+    is_cached: bool = True,
 ) -> Splits:
     """The images, fitted into squares of one size and split, and what could not be used.
 
@@ -29,7 +29,7 @@ def load_plain(
         size_px=size_px or fitting_size(table),
         is_colour=is_coloured(table) if is_colour is None else is_colour,
         on_problem=on_problem,
-        on_progress=on_progress,
+        is_cached=is_cached,
     )
     tenth_N = torch.tensor([stable_seed("part", path) % 10 for path in rest.paths])
     if len(rest) < _FEWEST or min(int((tenth_N // 2 == part).sum()) for part in (0, 1)) < 2:

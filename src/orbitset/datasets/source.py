@@ -109,14 +109,8 @@ class Outside:
     """The file that names the function, if the user did not"""
 
     def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
-        table = table_of(self.spec, self.named_by).require(factors)
-        empty = [
-            Problem(row, f"its {name} is empty")
-            for name in factors
-            for row, value in zip(table.rows, table.columns[name], strict=True)
-            if not value
-        ]
-        return table.without(empty, on_problem)
+        table = table_of(self.spec, self.named_by)
+        return table.without(table.empty(factors), on_problem)
 
 
 @final
@@ -280,6 +274,7 @@ def load_splits(
     size_px: int | None = None,
     is_colour: bool | None = None,
     on_problem: OnProblem = "skip",
+    is_cached: bool = True,
 ) -> Splits:
     """Single images in three parts; plain images are brought to a size, and their colours kept or not."""
     match source:
@@ -293,7 +288,11 @@ def load_splits(
             return split(load_array(path))
         case Plain(files=files):
             return load_plain(
-                files.table, size_px=size_px, is_colour=is_colour, on_problem=on_problem
+                files.table,
+                size_px=size_px,
+                is_colour=is_colour,
+                on_problem=on_problem,
+                is_cached=is_cached,
             )
         case _:
             raise DataError(

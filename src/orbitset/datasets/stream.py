@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from orbitset.datasets.pictures import Wanted, large_images
+from orbitset.datasets.pictures import ImageForm, large_images
 from orbitset.datasets.table import ImageTable, Problem
 
 _CHUNK = 8
@@ -23,9 +23,9 @@ class ImageStream:
     """Batches of the images of a table that can be read; `problems` names the others."""
 
     def __init__(
-        self, table: ImageTable, wanted: Wanted, *, batch: int = 64, threads: int | None = None
+        self, table: ImageTable, form: ImageForm, *, batch: int = 64, threads: int | None = None
     ) -> None:
-        self.table, self.wanted = table, wanted
+        self.table, self.form = table, form
         self.problems: list[Problem] = []
         self._batch = batch
         self._threads = threads or os.cpu_count() or 1
@@ -35,20 +35,20 @@ class ImageStream:
         self.problems.clear()
         places: list[int] = []
         images: list[np.ndarray] = []
-        for at, found in enumerate(self._each()):
-            if isinstance(found, str):
+        for at, image in enumerate(self._read_ahead()):
+            if isinstance(image, str):
                 path = self.table.paths[at]
-                self.problems.append(Problem(self.table.rows[at], f"{path} {found}"))
+                self.problems.append(Problem(self.table.rows[at], f"{path} {image}"))
                 continue
             places.append(at)
-            images.append(found)
+            images.append(image)
             if len(images) == self._batch:
                 yield places, np.stack(images)
                 places, images = [], []
         if images:
             yield places, np.stack(images)
 
-    def _each(self) -> Iterator[np.ndarray | str]:
+    def _read_ahead(self) -> Iterator[np.ndarray | str]:
         """In the order of the table, so much ahead that all threads are busy for two batches."""
         starts = iter(range(0, len(self.table), _CHUNK))
         ahead = 2 * self._threads + 2 * self._batch // _CHUNK
@@ -70,4 +70,4 @@ class ImageStream:
         places = range(start, min(start + _CHUNK, len(table)))
         boxes = table.boxes or [None] * len(table)
         with large_images():  # not around the whole stream, which may be suspended
-            return [self.wanted.read(table.file(at), boxes[at]) for at in places]
+            return [self.form.read(table.file(at), boxes[at]) for at in places]

@@ -88,6 +88,16 @@ class ImageTable:
             )
         return self
 
+    def empty(self, factors: Collection[str]) -> list[Problem]:
+        """A problem for each row without a value of one of these factors."""
+        self.require(factors)
+        return [
+            Problem(row, f"its {name} is empty")
+            for name in factors
+            for row, value in zip(self.rows, self.columns[name], strict=True)
+            if not value
+        ]
+
     def without(self, problems: Sequence[Problem], on_problem: OnProblem) -> "ImageTable":
         """Stop because of the problems, or leave their rows out."""
         if not problems:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from orbitset.datasets.pictures import Wanted, large_images, upright, why_unreadable
+from orbitset.datasets.pictures import ImageForm, large_images, upright, why_unreadable
 from orbitset.datasets.shards import file_at
 from orbitset.encoders import Encoder
 from orbitset.encoders.folded import FoldedEncoder
@@ -39,7 +39,7 @@ class Model:
         self.network = network.eval()
         self._folded: FoldedEncoder | None = None
         self.description = description
-        self._wanted = Wanted(
+        self._wanted = ImageForm(
             description.input.image_px or description.input.size_px,
             description.input.is_colour,
         )
@@ -61,7 +61,7 @@ class Model:
         return next(self.network.parameters()).device
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ImageForm:
         """How image files are to be read for it."""
         return self._wanted
 

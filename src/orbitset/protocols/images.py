@@ -47,12 +47,13 @@ class ComputedImages:
         on: str = "test",
         seed: int = 0,
         evaluation_seed: int = 0,
+        is_private: bool = False,
         device: str = "cpu",
     ) -> None:
         """`seed` draws the training's orbits and batches, `evaluation_seed` the held-out orbits."""
         self.config, self.device = orbits, device
         self.evaluation_seed = evaluation_seed
-        self.splits = load_parts(source, orbits, on)
+        self.splits = load_parts(source, orbits, on, is_private=is_private)
         train = self.splits.train
         self.image_shape = (train.images.shape[1], orbits.canvas_px)
         self.image_px: int | None = max(train.images.shape[-2:])
@@ -102,9 +103,16 @@ class ComputedImages:
         )
 
 
-def load_parts(source: Source, orbits: OrbitConfig, on: str = "test") -> Splits:
+def load_parts(
+    source: Source, orbits: OrbitConfig, on: str = "test", *, is_private: bool = False
+) -> Splits:
     """The images that an experiment may look at: the test images only if it is evaluated on them."""
-    splits = load_splits(source, size_px=orbits.canvas_px, is_colour=orbits.is_colour)
+    splits = load_splits(
+        source,
+        size_px=orbits.canvas_px,
+        is_colour=orbits.is_colour,
+        is_cached=not is_private,
+    )
     return splits if on == "test" else splits.without_test()
 
 

@@ -46,6 +46,7 @@ from orbitset.recipes.methods import base_name, parse_method
 from orbitset.recipes.own_images import (
     OrbitOptions,
     described_orbits,
+    is_private,
     observed_images,
     observed_videos,
 )
@@ -217,7 +218,11 @@ def _of_source(
         return config, None
     if isinstance(source, Plain):
         _refuse(options, f"{source.spec} has no sub-folders: every image there is an orbit")
-        train = load_splits(source, on_problem=options.on_problem or "skip").train
+        train = load_splits(
+            source,
+            on_problem=options.on_problem or "skip",
+            is_cached=not is_private(settings),
+        ).train
         num, channels, _, size_px = train.images.shape
         return plain_images(source.spec, size_px, num, method, is_colour=channels == 3), num
     if source is not None and not isinstance(source, Array | Mnist | Digits | Heads):

@@ -149,9 +149,8 @@ def observed_videos(
             "leave orbits.orbit and orbits.crops as they are"
         )
     video = _with_own(VideoConfig(), settings, "video.")
-    is_private = any(text.replace(" ", "") == "is_private=true" for text in settings)
     images, _ = load_observed(
-        source, grouping(orbits), decoding(orbits, video, is_private=is_private)
+        source, grouping(orbits), decoding(orbits, video, is_private=is_private(settings))
     )
     trained = images.where("split", ["train"])
     num_orbits = len(trained.factors["segment"].unique())
@@ -163,6 +162,11 @@ def observed_videos(
     parts = PairsSettings(split_by="split", train=("train",), test=("test",), apart=_APART)
     counts = (num_orbits, video.segments.length, len(trained))
     return replace(_experiment(source, method, orbits, parts, settings, counts), video=video)
+
+
+def is_private(settings: Sequence[str]) -> bool:
+    """Whether settings say that nothing may be written from which an image could be seen."""
+    return any(text.replace(" ", "") == "is_private=true" for text in settings)
 
 
 def _experiment(
@@ -219,13 +223,7 @@ def _name(source: Source) -> str:
 
 def usable(table: ImageTable, orbits: ObservedConfig) -> ImageTable:
     """The table without rows that cannot be used, which must not choose a split."""
-    empty = [
-        Problem(row, f"its {name} is empty")
-        for name in orbits.factors
-        for row, value in zip(table.rows, table.require([name]).columns[name], strict=True)
-        if not value
-    ]
-    return grouping(orbits).usable(table.without(empty, "skip"))
+    return grouping(orbits).usable(table.without(table.empty(orbits.factors), "skip"))
 
 
 def _evaluation(

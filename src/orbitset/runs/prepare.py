@@ -64,6 +64,7 @@ def open_images(
         on=getattr(config.evaluation, "on", "test"),
         seed=config.seed,
         evaluation_seed=getattr(config.evaluation, "seed", 0),
+        is_private=config.is_private,
         device=device,
     )
 
