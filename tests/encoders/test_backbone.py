@@ -164,3 +164,22 @@ def test_a_network_that_gives_nan_with_its_weights_can_be_kept():
     with torch.no_grad():
         pair[0].code.bias.fill_(torch.nan)
     check_restorable(*pair, torch.rand(2, 1, 16, 16))
+
+
+def test_the_decoder_begins_at_half_sizes_rounded_up():
+    model = BackboneEncoder(nn.Flatten(), size_px=50, channels=(4, 8, 2), code_size=8)
+    assert model.decoder.sides == (13, 25, 50) and model.decoder.top_shape == (2, 7, 7)
+
+
+def test_codes_that_differ_a_little_are_noticed():
+    class Scaled(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, images):
+            return self.factor * images.flatten(1)
+
+    model, again = (BackboneEncoder(Scaled(f), size_px=16, code_size=4) for f in (1.0, 1.02))
+    with pytest.raises(ConfigError, match="other codes"):
+        check_restorable(model, again, torch.rand(2, 1, 16, 16))
