@@ -140,7 +140,6 @@ def test_a_loss_of_ones_own_is_trained_resumed_evaluated_and_compared(
     assert (config["method"], config["loss"]) == ("my_losses:info_nce", {"temperature": 0.2})
     assert started("evaluate", "mine", *TRUST, *EVALUATE)[0]["method"] == "my_losses:info_nce"
     assert rows_of(*own, "--resume") == rows
-    assert rows_of("report", "mine") == rows
     assert "info_nce" in (folder / "mine/report.html").read_text()
 
     rows_of(*train, "--method", "OJ", "-o", "oj")
@@ -205,8 +204,7 @@ def test_a_network_of_ones_own_is_trained_evaluated_and_used(folder, started, ro
     rows = started(*train, "-o", "run")
     config = json.loads((folder / "run/config.json").read_text())
     assert config["encoder"]["backbone"] == "my_networks:Net"
-    assert rows_of(*train, "-o", "run", "--resume") == rows
-    assert rows_of("report", "run") == rows
+    assert methods_in(rows) == ["pixels", "untrained", "OJ"]
     assert methods_in(rows_of("evaluate", "run", *TRUST, *EVALUATE)) == ["OJ"]
 
 

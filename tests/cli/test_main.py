@@ -16,6 +16,7 @@ from orbitset.config import with_settings
 from orbitset.datasets.mnist import SHA256
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.run_folder import Run
+from orbitset.runs.demo import demo_configs
 from orbitset.runs.train import train
 
 SMALL = [
@@ -87,7 +88,14 @@ def test_data_check_and_list(orbitset, tmp_path):
     assert json.loads(done.stdout)["data"]["mnist"]["here"] is False
 
 
-def test_demo_trains_three_methods_and_says_what_it_does_not_show(orbitset, fails, tmp_path):
+def test_demo_trains_three_methods_and_says_what_it_does_not_show(
+    orbitset, fails, tmp_path, monkeypatch
+):
+    def small(seed, epochs):
+        configs = demo_configs(seed, epochs)
+        return [with_settings(config, [*SMALL[:2], *SMALL[3:]]) for config in configs]
+
+    monkeypatch.setattr("orbitset.runs.demo.demo_configs", small)
     done = orbitset("demo", "--out", tmp_path / "demo", "--epochs", 0.02, "--json", "--quiet")
     rows = [row for row in json.loads(done.stdout)["rows"] if row["metric"] == "accuracy"]
     assert [row["method"] for row in rows] == ["pixels", "untrained", "OJ", "OT", "AE"]

@@ -112,7 +112,8 @@ def test_an_unfinished_study_says_how_to_go_on(orbitset, fails, tmp_path, study)
 @pytest.mark.skipif(not is_mnist_folder(data_root() / "mnist"), reason="MNIST is not here")
 def test_two_methods_of_the_papers_experiment_go_through(orbitset, tmp_path):
     cut = ["--epochs", 0.0004, "--seeds", 1, "--test-images", 200, "--methods", "AE,OT-STN"]
-    done = orbitset("reproduce", "affine-mnist", *cut, "--out", tmp_path / "run", "--json")
+    small = ["--set", SMALL[0], "--set", SMALL[1], "--set", "evaluation.draws=5"]
+    done = orbitset("reproduce", "affine-mnist", *cut, *small, "--out", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr
     methods = {row["method"] for row in json.loads(done.stdout)["rows"]}
     assert methods == {"pixels", "untrained", "AE", "OT-STN"}
