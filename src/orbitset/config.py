@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, check_choice
 
 T = TypeVar("T")
 
@@ -170,12 +170,7 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
         return from_dict(hint, value, f"{name}.")  # type: ignore[arg-type]
     if origin is Literal:
         value = next((a for a in args if str(a).lower() == str(value).lower()), value)
-        if value not in args:
-            near = difflib.get_close_matches(str(value), map(str, args), n=1)
-            raise ConfigError(
-                f"{name} is {value!r}; choose one of {', '.join(map(str, args))}",
-                hint=f"did you mean {near[0]}?" if near else None,
-            )
+        check_choice(name, value, args)
         return value
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:

@@ -3,16 +3,17 @@
 OrbitsetError
 ├── ConfigError     a setting that is not accepted (also a ValueError); exit code 2
 ├── DataError       missing, damaged or unusable images
-├── RunError        a run folder that is damaged, cannot be used as asked or cannot be written
+├── RunError        a run folder that is damaged, cannot be used so or cannot be written
 └── TrainingError   numbers that are not finite: training had to stop
 """
 
 import difflib
 from collections.abc import Collection
+from typing import Any
 
 
 class OrbitsetError(Exception):
-    """An error with one sentence of what happened and, optionally, a hint of what to do."""
+    """An error in one sentence, optionally with a hint of what to do."""
 
     exit_code = 1
 
@@ -40,11 +41,12 @@ class TrainingError(OrbitsetError):
     pass
 
 
-def check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    """Refuse a word that is not among the choices, and name the nearest."""
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Refuse a value that is not among the choices, and name the nearest."""
     if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
+        words = [str(choice) for choice in choices]
+        near = difflib.get_close_matches(str(value), words, n=1, cutoff=0.5)
         raise ConfigError(
-            f"{name} is {value!r}; choose one of {', '.join(choices)}",
+            f"{name} is {value!r}; choose one of {', '.join(words)}",
             hint=f"did you mean {near[0]}?" if near else None,
         )

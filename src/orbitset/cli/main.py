@@ -1,4 +1,4 @@
-"""The program: which commands there are, and what becomes of errors.
+"""The program: its commands, and how it ends after an error.
 
 Commands parse and print. Progress and messages go to stderr, data to stdout.
 """
@@ -18,7 +18,7 @@ from orbitset.cli.tuning import tune
 from orbitset.errors import OrbitsetError
 
 # GNU OpenMP threads that wait by spinning starve each other when anything else runs on the machine.
-# Read when torch is loaded, so it must be set before; a user's own choice stays.
+# torch reads this when it is loaded, so it must be set before; a user's own choice stays.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 app = typer.Typer(
@@ -53,7 +53,7 @@ app.add_typer(cache.app, name="cache")
 
 
 def command_names() -> list[tuple[str, ...]]:
-    """Every command there is, with the group it is in."""
+    """All commands, each with its group."""
     root: Any = typer.main.get_command(app)
     names: list[tuple[str, ...]] = []
     for name, command in root.commands.items():
@@ -96,7 +96,7 @@ def main() -> None:
         is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
         if not is_memory and "out of memory" not in str(error):
             raise
-        sys.exit(fail("there is not enough memory for this", "lower the sizes that were set", 1))
+        sys.exit(fail("not enough memory", "use a smaller batch or smaller images", 1))
     except Exception as error:  # what typer's parser raises; its classes move between versions
         if not hasattr(error, "format_message"):
             raise
