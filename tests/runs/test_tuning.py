@@ -13,7 +13,7 @@ from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.experiment import read_experiment
 from orbitset.run_folder import Run
 from orbitset.runs.train import train
-from orbitset.runs.tuning import stored_search, tune
+from orbitset.runs.tuning import Search, stored_search, tune
 from orbitset.training.progress import Silent
 
 SMALL = [
@@ -30,6 +30,10 @@ def _bases(*methods, settings=()):
     return {m: with_settings(affine_digits(m), [*SMALL, *settings]) for m in methods}
 
 
+def _tune(bases, run, *, jobs=1, progress=None, resume=False, **search):
+    return tune(Search(bases=bases, **search), run, jobs=jobs, progress=progress, resume=resume)
+
+
 def _trial(run, method, number):
     return Run(run / f"trials/{method}/{number:03}/seed-0")
 
@@ -37,7 +41,7 @@ def _trial(run, method, number):
 @pytest.fixture(scope="module")
 def search(tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("search") / "run")
-    return run, tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES)
+    return run, _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES)
 
 
 def test_every_method_gets_as_many_trials_and_images(search):
@@ -101,7 +105,7 @@ def test_no_test_image_is_needed(tmp_path, monkeypatch):
     monkeypatch.setattr("orbitset.protocols.images.load_splits", without_any)
     with pytest.raises(AttributeError):
         train(_bases("OE")["OE"], Run(tmp_path / "test"))
-    results = tune(_bases("OE"), Run(tmp_path / "run"), trials=2, images=100)
+    results = _tune(_bases("OE"), Run(tmp_path / "run"), trials=2, images=100)
     assert len(results["methods"]["OE"]["trials"]) == 2
 
 
@@ -114,7 +118,7 @@ def test_trials_that_diverge_count_and_do_not_stop_the_search(tmp_path):
 
     run = Run(tmp_path / "run")
     bases = _bases("AE", settings=["train.learning_rate=1e30", "encoder.code_norm=none"])
-    results = tune(bases, run, trials=3, images=IMAGES, progress=Notes())
+    results = _tune(bases, run, trials=3, images=IMAGES, progress=Notes())
     trials = results["methods"]["AE"]["trials"]
     assert len(trials) == 3
     failed = {"state": "failed", "value": 0.0, "epoch": None}
@@ -144,11 +148,11 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(tmp_path, search, mome
 
     run = Run(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, progress=Stop())
+        _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, progress=Stop())
     with (run / "journal.log").open("a") as journal:
         journal.write('{"op_code":')
     (run / "journal.log.lock").symlink_to(run / "journal.log")
-    results = tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
+    results = _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
     assert results == search[1]
     assert len(run.read_json("environment.json")["resumed"]) == 1
 
@@ -159,13 +163,13 @@ def test_a_search_killed_before_a_trial_was_settled_goes_on_with_it(tmp_path, se
     lines = (run / "journal.log").read_text().splitlines(keepends=True)
     for kept in (1, 3, 6, len(lines) - 1):
         (run / "journal.log").write_text("".join(lines[:kept]))
-        assert tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True) == search[1]
+        assert _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True) == search[1]
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("several") / "run")
-    return run, tune(_bases("OE"), run, trials=2, seeds=2, seed=5, images=IMAGES)
+    return run, _tune(_bases("OE"), run, trials=2, seeds=2, seed=5, images=IMAGES)
 
 
 def test_a_trial_of_several_seeds_is_worth_their_mean_at_one_moment(several):
@@ -191,7 +195,7 @@ def test_a_search_killed_between_two_seeds_trains_the_other_only(tmp_path, sever
     last = run / "trials/OE/001"
     before = (last / "seed-5/metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(last / "seed-6")
-    again = tune(_bases("OE"), run, trials=2, seeds=2, seed=5, images=IMAGES, resume=True)
+    again = _tune(_bases("OE"), run, trials=2, seeds=2, seed=5, images=IMAGES, resume=True)
     assert again == several[1]
     assert (last / "seed-5/metrics.jsonl").stat().st_mtime_ns == before
 
@@ -199,7 +203,7 @@ def test_a_search_killed_between_two_seeds_trains_the_other_only(tmp_path, sever
 def test_a_trial_with_a_seed_that_diverges_counts_as_0_and_its_others_are_left(tmp_path):
     run = Run(tmp_path / "run")
     bases = _bases("AE", settings=["train.learning_rate=1e30", "encoder.code_norm=none"])
-    (trial,) = tune(bases, run, trials=1, seeds=2, images=IMAGES)["methods"]["AE"]["trials"]
+    (trial,) = _tune(bases, run, trials=1, seeds=2, images=IMAGES)["methods"]["AE"]["trials"]
     assert (trial["value"], trial["state"]) == (0, "failed")
     assert not (run / "trials/AE/000/seed-1").exists()
 
@@ -207,10 +211,10 @@ def test_a_trial_with_a_seed_that_diverges_counts_as_0_and_its_others_are_left(t
 def test_a_kill_before_a_failure_was_told_does_not_lose_the_trial(tmp_path):
     run = Run(tmp_path / "run")
     bases = _bases("AE", settings=["train.learning_rate=1e30", "encoder.code_norm=none"])
-    results = tune(bases, run, trials=1, images=IMAGES)
+    results = _tune(bases, run, trials=1, images=IMAGES)
     lines = (run / "journal.log").read_text().splitlines(keepends=True)
     (run / "journal.log").write_text("".join(lines[:-1]))  # its error is known, its value is not
-    assert tune(bases, run, trials=1, images=IMAGES, resume=True) == results
+    assert _tune(bases, run, trials=1, images=IMAGES, resume=True) == results
 
 
 def test_a_full_disk_ends_the_search_and_is_no_trial_that_failed(tmp_path, monkeypatch):
@@ -221,8 +225,8 @@ def test_a_full_disk_ends_the_search_and_is_no_trial_that_failed(tmp_path, monke
     with monkeypatch.context() as patched:
         patched.setattr("orbitset.training.checkpoint.write_atomically", full)
         with pytest.raises(RunError, match="No space left"):
-            tune(_bases("AE"), run, trials=1, images=IMAGES)
-    (trial,) = tune(_bases("AE"), run, trials=1, images=IMAGES, resume=True)["methods"]["AE"][
+            _tune(_bases("AE"), run, trials=1, images=IMAGES)
+    (trial,) = _tune(_bases("AE"), run, trials=1, images=IMAGES, resume=True)["methods"]["AE"][
         "trials"
     ]
     assert trial["state"] == "complete" and trial["value"] > 0
@@ -231,7 +235,7 @@ def test_a_full_disk_ends_the_search_and_is_no_trial_that_failed(tmp_path, monke
 @pytest.mark.slow
 def test_trials_side_by_side_are_told_as_they_end(tmp_path):
     run = Run(tmp_path / "run")
-    results = tune(_bases("OE"), run, trials=2, images=1000, jobs=2)
+    results = _tune(_bases("OE"), run, trials=2, images=1000, jobs=2)
     trials = results["methods"]["OE"]["trials"]
     assert [(t["number"], t["state"]) for t in trials] == [(i, "complete") for i in range(2)]
     assert _trial(run, "OE", 0).read_json("environment.json")["threads"] == 1
@@ -242,13 +246,13 @@ def test_resume_with_other_settings_names_what_differs(search):
     before = (run / "journal.log").read_bytes()
     asked = {"trials": 2, "images": IMAGES, "resume": True}
     with pytest.raises(ConfigError, match="trials: 2 → 4"):
-        tune(_bases("OJ", "AE"), run, **{**asked, "trials": 4})
+        _tune(_bases("OJ", "AE"), run, **{**asked, "trials": 4})
     with pytest.raises(ConfigError, match=r"methods: \['OJ', 'AE'\] → \['OJ'\]"):
-        tune(_bases("OJ"), run, **asked)
+        _tune(_bases("OJ"), run, **asked)
     with pytest.raises(ConfigError, match=r"AE evaluation\.draws: 5 → 6"):
-        tune(_bases("OJ", "AE", settings=["evaluation.draws=6"]), run, **asked)
+        _tune(_bases("OJ", "AE", settings=["evaluation.draws=6"]), run, **asked)
     with pytest.raises(ConfigError, match="fixed"):
-        tune(_bases("OJ", "AE"), run, **asked, fixed=["loss.margin"])
+        _tune(_bases("OJ", "AE"), run, **asked, fixed=("loss.margin",))
     assert (run / "journal.log").read_bytes() == before
 
 
@@ -256,20 +260,20 @@ def test_an_existing_folder_is_left_alone(search, tmp_path):
     run, _ = search
     before = (run / "results.json").read_bytes()
     with pytest.raises(RunError, match="already holds a run") as error:
-        tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES)
+        _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES)
     assert error.value.exit_code == 2 and "overwrite" not in str(error.value)
     assert (run / "results.json").read_bytes() == before
     with pytest.raises(RunError, match="holds a run; choose another folder"):
-        tune(_bases("OJ"), _trial(run, "OJ", 0), resume=True)
+        _tune(_bases("OJ"), _trial(run, "OJ", 0), resume=True)
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(RunError, match="holds no run"):
-        tune(_bases("OJ"), Run(tmp_path))
+        _tune(_bases("OJ"), Run(tmp_path))
 
 
 def test_two_searches_do_not_write_one_folder(tmp_path):
     run = Run(tmp_path / "run")
     with run.locked(), pytest.raises(RunError, match="another process is writing"):
-        tune(_bases("OJ"), run, trials=1, images=IMAGES)
+        _tune(_bases("OJ"), run, trials=1, images=IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +291,7 @@ def test_two_searches_do_not_write_one_folder(tmp_path):
 def test_what_cannot_be_searched_is_refused(tmp_path, asked, text):
     run = Run(tmp_path / "run")
     with pytest.raises(ConfigError, match=text):
-        tune(**{"bases": _bases("OJ"), "run": run, **asked})
+        _tune(**{"bases": _bases("OJ"), "run": run, **asked})
     assert not run.path.exists()
 
 
@@ -296,7 +300,7 @@ def test_images_without_labels_are_refused(tmp_path):
     np.save(tmp_path / "images.npy", images)
     base = affine_images(str(tmp_path / "images.npy"), 14, 24)
     with pytest.raises(ConfigError, match="have no labels"):
-        tune({"OJ": base}, Run(tmp_path / "run"))
+        _tune({"OJ": base}, Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -310,7 +314,7 @@ def test_a_damaged_configuration_is_named(search, tmp_path):
 def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(OrbitsetError, match=r"pip install optuna"):
-        tune(_bases("OJ"), Run(tmp_path / "run"))
+        _tune(_bases("OJ"), Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -319,5 +323,5 @@ def test_a_damaged_journal_is_named(search, tmp_path):
     shutil.copytree(search[0].path, run.path)
     (run / "journal.log").write_text("garbage\n")
     with pytest.raises(RunError, match="journal.log is damaged") as caught:
-        tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
+        _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
     assert "remove it" in caught.value.hint

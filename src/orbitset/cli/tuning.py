@@ -65,8 +65,12 @@ def tune(
     from orbitset.training.progress import default_progress
 
     run = Run(out or Path("runs") / f"tune-{Path(source).absolute().stem}")
-    asked = (methods, trials, images, seeds, seed, settings)
-    if resume and run.exists and all(value is None for value in asked):
+    numbers = {"trials": trials, "images": images, "seeds": seeds, "seed": seed}
+    if (
+        resume
+        and run.exists
+        and not any(value is not None for value in (methods, settings, *numbers.values()))
+    ):
         search = stored_search(run)
         base = next(iter(search.bases.values()))
         if source != base.name and str(Path(source).resolve()) != base.data:
@@ -80,21 +84,13 @@ def tune(
         bases = {method: computed_config(source, method, settings or []) for method in chosen}
         search = Search(
             bases=bases,
-            trials=20 if trials is None else trials,
-            images=2_000_000 if images is None else images,
-            seeds=1 if seeds is None else seeds,
-            seed=seed or 0,
             fixed=tuple(setting.partition("=")[0].strip() for setting in settings or []),
+            **{name: number for name, number in numbers.items() if number is not None},
         )
     with interruptible(run):
         results = tune_methods(
-            search.bases,
+            search,
             run,
-            trials=search.trials,
-            images=search.images,
-            seeds=search.seeds,
-            seed=search.seed,
-            fixed=search.fixed,
             jobs=jobs,
             device=find_device(device),
             progress=default_progress(quiet=quiet),

@@ -52,12 +52,11 @@ class Trials:
         run: Run,
         *,
         trials: int,
-        seeds: int,
-        seed: int,
+        seeds: range,
         progress: Progress,
     ) -> None:
         self._methods, self._run, self._progress = methods, run, progress
-        self._num, self._seeds, self._seed = trials, range(seed, seed + seeds), seed
+        self._num, self._seeds = trials, seeds
         journal = run / "journal.log"
         try:
             storage = _open_storage(journal)
@@ -164,7 +163,7 @@ class Trials:
         trials are drawn blindly, the others near the best so far."""
         from optuna.samplers import TPESampler
 
-        seed = stable_seed("tune", self._seed, method, number) % 2**32
+        seed = stable_seed("tune", self._seeds[0], method, number) % 2**32
         return TPESampler(seed=seed, n_startup_trials=max(1, self._num // 4))
 
     def _jobs(self, method: str, trial: "optuna.Trial") -> list[Job]:

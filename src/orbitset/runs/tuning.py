@@ -7,7 +7,7 @@ first trial of a method has the recipe's own settings, so that the best is never
 counts, with the value 0: no method gets more tries for failing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,17 +29,17 @@ _DECIDED = ("method", "seed", "train.epochs", "evaluation.on", "evaluation.tsne_
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What is asked for."""
+    """A search for settings."""
 
     bases: Mapping[str, Experiment]
     trials: int = 20
-    """Of every method, the recipe's own among them"""
+    """Trials of every method, the recipe's own settings among them"""
     images: int = 2_000_000
-    """Shown in every trial"""
+    """Images shown in every trial"""
     seeds: int = 1
-    """Trained with in every trial, which multiplies the images"""
+    """Seeds that every trial is trained with, which multiplies the images"""
     seed: int = 0
-    """Of what is proposed, and the first of every trial"""
+    """The seed of the proposals, and the first that every trial is trained with"""
     fixed: tuple[str, ...] = ()
     """Names of settings that stay as they are in the bases"""
 
@@ -56,6 +56,11 @@ class Search:
                     hint="--methods, --images and --seed say what is trained, validation images score it",
                 )
 
+    @property
+    def all_seeds(self) -> range:
+        """Those that each trial is trained with."""
+        return range(self.seed, self.seed + self.seeds)
+
     def of_method(self, base: Experiment) -> MethodSearch:
         """A method's trials: of the length asked for, and scored on validation images."""
         check_experiment(base, CONFIGURATION)
@@ -71,14 +76,9 @@ class Search:
 
 
 def tune(
-    bases: Mapping[str, Experiment],
+    search: Search,
     run: Run,
     *,
-    trials: int = 20,
-    images: int = 2_000_000,
-    seeds: int = 1,
-    seed: int = 0,
-    fixed: Sequence[str] = (),
     jobs: int = 1,
     device: str = "cpu",
     progress: Progress | None = None,
@@ -86,31 +86,29 @@ def tune(
 ) -> dict[str, Any]:
     """Search each method's space, starting from its base; gives what results.json holds.
 
-    Settings named in `fixed` are not searched. With several jobs, so many trainings run side by side, each in
-    a process of its own with one thread.
+    With several jobs, so many trainings run side by side, each in a process of its own with one thread.
     """
-    search = Search(
-        bases=bases, trials=trials, images=images, seeds=seeds, seed=seed, fixed=tuple(fixed)
-    )
     check_jobs(jobs)
     _check_optuna()
     progress = progress or Silent()
     is_resumed = resume and run.exists
     _check_folder(run, is_resumed=is_resumed)
-    methods = {method: search.of_method(base) for method, base in bases.items()}
+    methods = {method: search.of_method(base) for method, base in search.bases.items()}
     description = _describe(search, methods)
     if is_resumed:
         _check_same(run, search, description)
     with run.locked():
         if not is_resumed:
             run.create(description, kind="search")
-        run.note_environment(device=device, seed=seed)
-        ongoing = Trials(methods, run, trials=trials, seeds=seeds, seed=seed, progress=progress)
+        run.note_environment(device=device, seed=search.seed)
+        trials = Trials(
+            methods, run, trials=search.trials, seeds=search.all_seeds, progress=progress
+        )
         if jobs == 1:
-            train_one_by_one(ongoing, device, progress)
+            train_one_by_one(trials, device, progress)
         else:
-            train_side_by_side(ongoing, jobs, device)
-        results = {"methods": {m: _result(ongoing.summaries(m), images) for m in bases}}
+            train_side_by_side(trials, jobs, device)
+        results = {"methods": {m: _result(trials.summaries(m), search.images) for m in methods}}
         run.write_json("results.json", results)
     return results
 
@@ -157,14 +155,12 @@ def _check_folder(run: Run, *, is_resumed: bool) -> None:
 
 def _describe(search: Search, methods: Mapping[str, MethodSearch]) -> dict[str, Any]:
     """What config.json holds."""
+    numbers = {name: getattr(search, name) for name in ("trials", "images", "seeds", "seed")}
     return {
         "name": next(iter(search.bases.values())).name,
         "runs": [f"trials/{method}" for method in methods],
         "methods": list(methods),
-        "trials": search.trials,
-        "images": search.images,
-        "seeds": search.seeds,
-        "seed": search.seed,
+        **numbers,
         "fixed": list(search.fixed),
         "bases": {method: to_dict(base) for method, base in search.bases.items()},
         "space": {method: [to_dict(each) for each in methods[method].space] for method in methods},
@@ -172,17 +168,18 @@ def _describe(search: Search, methods: Mapping[str, MethodSearch]) -> dict[str, 
 
 
 def _check_same(run: Run, search: Search, description: Mapping[str, Any]) -> None:
+    """Refuse to go on with another search than the one in the folder."""
     stored, config = stored_search(run), run.config
     names = ("methods", "trials", "images", "seeds", "seed", "fixed")
-    changed = [f"{n}: {config[n]} → {description[n]}" for n in names if config[n] != description[n]]
+    changes = [f"{n}: {config[n]} → {description[n]}" for n in names if config[n] != description[n]]
     for method in [method for method in stored.bases if method in search.bases]:
-        found = differences(stored.bases[method], search.bases[method])
-        changed += [f"{method} {difference}" for difference in found]
-    if not changed and config["space"] != description["space"]:
-        changed = ["the space that is searched"]
-    if changed:
+        pair = (stored.bases[method], search.bases[method])
+        changes += [f"{method} {change}" for change in differences(*pair)]
+    if not changes and config["space"] != description["space"]:
+        changes = ["the space that is searched"]
+    if changes:
         raise ConfigError(
-            f"{run.path} was started with other settings ({'; '.join(changed)})",
+            f"{run.path} was started with other settings ({'; '.join(changes)})",
             hint="resume with the settings it was started with, or choose another folder with --out",
         )
 
