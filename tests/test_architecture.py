@@ -58,7 +58,7 @@ ARROWS = {
 
 LONG_FUNCTIONS: set[str] = set()
 """Functions with more than 60 lines; none may be added"""
-WIDE_FUNCTIONS = {}
+WIDE_FUNCTIONS: set[str] = set()
 """Public functions with more than 10 parameters; none may be added"""
 MOST_LINES, MOST_PARAMETERS = 60, 10
 

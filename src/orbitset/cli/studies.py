@@ -43,14 +43,14 @@ def reproduce(
         float | None, typer.Option(help="Length of every training on affine-mnist; EX: 1 at most.")
     ] = None,
     images: Annotated[
-        int | None, typer.Option(help="Images shown in every training on faces.")
+        int | None, typer.Option(help="Images to train on in every training on faces.")
     ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(help="Trainings of every line; 3 for affine-mnist and pointing04, else 1."),
     ] = None,
     test_images: Annotated[
-        int | None, typer.Option(help="Queries of affine-mnist; 25,000 if not given.")
+        int | None, typer.Option(help="Queries of affine-mnist; 25,000 by default.")
     ] = None,
     extras: Annotated[
         bool | None, typer.Option(help="Other readings of OJ, and accuracy against its weights.")
@@ -82,7 +82,7 @@ def reproduce(
     Example: orbitset reproduce affine-mnist --epochs 0.002 --test-images 2000 --seeds 2
     """
     from orbitset.errors import check_choice
-    from orbitset.recipes.reproduce import EXPERIMENTS, Asked, study_of
+    from orbitset.recipes.reproduce import EXPERIMENTS, StudyOptions, study_of
     from orbitset.recipes.study import with_changes
     from orbitset.report import write_report
     from orbitset.results.recorded import read_recorded
@@ -94,7 +94,7 @@ def reproduce(
     check_flags(resume, overwrite)
     check_choice("experiment", name, EXPERIMENTS)
     run = Run(out or Path("runs") / f"reproduce-{name}")
-    asked = Asked(
+    options = StudyOptions(
         methods=listed(methods),
         epochs=epochs,
         images=images,
@@ -106,10 +106,10 @@ def reproduce(
         crops=None if crops is None else str(crops.resolve()),
         on_problem=on_problem,
     )
-    if resume and run.exists and not (asked.given or settings or measures):
+    if resume and run.exists and not (options.chosen or settings or measures):
         study = begun(name, run)
     else:
-        study = with_changes(study_of(name, asked), settings or (), measures or ())
+        study = with_changes(study_of(name, options), settings or (), measures or ())
     with interruptible(run):
         run_study(
             study,
@@ -133,7 +133,7 @@ def reproduce(
 def begun(name: str, run: "Run") -> "Study":
     """The study in a folder, to be gone on with as it was started."""
     from orbitset.errors import ConfigError, DataError, RunError
-    from orbitset.recipes.reproduce import Asked, study_of
+    from orbitset.recipes.reproduce import StudyOptions, study_of
     from orbitset.recipes.study import changed, extends
     from orbitset.results.recorded import stored_study
 
@@ -146,7 +146,7 @@ def begun(name: str, run: "Run") -> "Study":
     if study.cut_down is None:
         # to say what changed it may need options, or data, that were not given again
         with contextlib.suppress(ConfigError, DataError):
-            now = study_of(name, Asked())
+            now = study_of(name, StudyOptions())
             if extends(now, study):
                 return now
             if now.describe() != study.describe():

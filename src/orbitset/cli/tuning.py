@@ -31,10 +31,10 @@ def tune(
     ],
     methods: MethodsOption = None,
     trials: Annotated[
-        int | None, typer.Option(help="Settings tried for every method; 20 if not given.")
+        int | None, typer.Option(help="Settings to try for every method; 20 by default.")
     ] = None,
     images: Annotated[
-        int | None, typer.Option(help="Shown in every trial; 2,000,000 if not given.")
+        int | None, typer.Option(help="Images to train on in every trial; 2,000,000 by default.")
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Trained with in every trial, which their mean judges; 1.")
@@ -102,8 +102,8 @@ def tune(
 def _text(results: dict[str, Any]) -> str:
     """For each method its best and the recipe's value, and the settings to be pasted after `train`."""
     lines = [f"{'method':<8} {'best':>6} {'recipe':>7} {'trials':>7} {'at epoch':>9}"]
-    for method, found in results["methods"].items():
-        best, trials = found["best"], found["trials"]
+    for method, result in results["methods"].items():
+        best, trials = result["best"], result["trials"]
         epoch = "–" if best["epoch"] is None else f"{best['epoch']:.3g}"
         lines += [
             f"{method:<8} {best['value']:>6.3f} {trials[0]['value']:>7.3f} {len(trials):>7} {epoch:>9}",

@@ -1,4 +1,4 @@
-"""The experiments that can be reproduced by name, and what can be asked of each."""
+"""The experiments that can be reproduced by name, and the options of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -13,8 +13,8 @@ from orbitset.recipes.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is to be other than the whole experiment; None leaves it as it is."""
+class StudyOptions:
+    """Options that change an experiment; None leaves it as it is."""
 
     methods: Sequence[str] | None = None
     epochs: float | None = None
@@ -28,7 +28,7 @@ class Asked:
     on_problem: str | None = None
 
     @property
-    def given(self) -> dict[str, Any]:
+    def chosen(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -50,23 +50,23 @@ EXPERIMENTS: dict[str, tuple[Callable[..., Study], frozenset[str]]] = {
         frozenset({"methods", "images", "seeds", "root", "on_problem"}),
     ),
 }
-"""The function that describes each, and what it can be asked"""
+"""The function that describes each experiment, and the options that it takes"""
 
 
-def study_of(name: str, asked: Asked) -> Study:
+def study_of(name: str, options: StudyOptions) -> Study:
     """The experiment of that name; refuses what it has no use for, rather than ignore it."""
     check_choice("experiment", name, EXPERIMENTS)
     describe, understood = EXPERIMENTS[name]
-    for option in asked.given:
+    for option in options.chosen:
         if option not in understood:
             flag = _FLAGS.get(option, f"--{option}")
-            known = ", ".join(sorted(_FLAGS.get(one, f"--{one}") for one in understood))
+            known = ", ".join(sorted(_FLAGS.get(name, f"--{name}") for name in understood))
             raise ConfigError(f"{flag} does not apply to {name}", hint=f"it takes {known}")
-    if name == "multi-pie" and asked.root is None:
+    if name == "multi-pie" and options.root is None:
         raise ConfigError(
             "multi-pie is licensed and not fetched; say where it lies with --root",
             hint="the folder that holds session01 to session04",
         )
-    if asked.images is not None and asked.images < 1:
-        raise ConfigError(f"images is {asked.images}; give at least 1")
-    return describe(**asked.given)
+    if options.images is not None and options.images < 1:
+        raise ConfigError(f"images is {options.images}; give at least 1")
+    return describe(**options.chosen)

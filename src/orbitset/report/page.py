@@ -93,15 +93,15 @@ def write_report(run: Run, results: dict[str, Any] | None = None) -> Path:
     could be made.
     """
     run.require().refuse_search("reported")
-    shown = run.read_json("results.json") if results is None else results
+    content = run.read_json("results.json") if results is None else results
     try:
-        page = _read(run, shown)
+        page = _read(run, content)
         text = _render(page)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise RunError(f"{run.path} is damaged: {error!r}") from error
     if results is not None:
         run.write_json("results.json", results)
-    write_tables(run / "tables", shown["rows"], shown.get("tests", []))
+    write_tables(run / "tables", content["rows"], content.get("tests", []))
     for name, content in page.figures.files.items():
         write_atomically(run / "figures" / name, content)
     path = run / "report.html"
@@ -185,7 +185,7 @@ def _notes(page: _Page) -> list[Block]:
 
 def _results(page: _Page) -> list[Block]:
     """A table of scores and one of tests for each measure; those that are not drawn are folded up."""
-    shown = [blocks.heading("Results"), blocks.paragraph(_how(page))]
+    sections = [blocks.heading("Results"), blocks.paragraph(_how(page))]
     for metric in dict.fromkeys(row["metric"] for row in page.results["rows"]):
         rows, tests, seeds = (
             [row for row in page.results.get(kind, []) if row["metric"] == metric]
@@ -200,10 +200,10 @@ def _results(page: _Page) -> list[Block]:
             tables += [blocks.paragraph(text), _over_seeds(seeds)]
         name = capitalised(metric_name(metric))
         if metric in page.measures:
-            shown += [blocks.heading(name), *tables]
+            sections += [blocks.heading(name), *tables]
         else:
-            shown.append(blocks.details(name, *tables))
-    return shown
+            sections.append(blocks.details(name, *tables))
+    return sections
 
 
 def _how(page: _Page) -> str:
@@ -249,7 +249,7 @@ def _over_seeds(pairs: Sequence[Mapping[str, Any]]) -> Block:
 
 
 def _curves(page: _Page) -> list[Block]:
-    shown = [blocks.heading("Against epochs")]
+    sections = [blocks.heading("Against epochs")]
     for measure in page.measures:
         pixels = [
             row["mean"]
@@ -268,13 +268,13 @@ def _curves(page: _Page) -> list[Block]:
         over = "draws of the labelled images" if is_drawn else "trainings"
         has_band = any(point[measure]["sd"] for curve in page.curves.values() for point in curve)
         caption += f"; the band is one s.d. over {over}." if has_band else "."
-        shown.append(page.figures.show(measure, figure, caption))
-    return shown
+        sections.append(page.figures.show(measure, figure, caption))
+    return sections
 
 
 def _geometry(page: _Page) -> list[Block]:
     """Codes in the plane for each method and, but for studies, invariance against epsilon."""
-    cards, shown = [], []
+    cards, sections = [], []
     arrays = {label: page.trainings[label].arrays for label in page.methods}
     for label, of_method in arrays.items():
         if "epsilons" in of_method and page.recorded is None:
@@ -283,8 +283,8 @@ def _geometry(page: _Page) -> list[Block]:
             caption = "Same-orbit pairs within ε, and other pairs beyond it."
             cards.append(page.figures.show(f"invariance-{label}", figure, caption))
     if cards:
-        shown += [blocks.heading("Invariance"), blocks.paragraph(_GEOMETRY), blocks.grid(cards)]
-    points = {label: found for label, found in arrays.items() if "tsne" in found}
+        sections += [blocks.heading("Invariance"), blocks.paragraph(_GEOMETRY), blocks.grid(cards)]
+    points = {label: own for label, own in arrays.items() if "tsne" in own}
     if points:
         labels = next(iter(points.values()))["tsne_labels"]
         figure = figures.tsne_maps([(label, of["tsne"]) for label, of in points.items()], labels)
@@ -292,8 +292,11 @@ def _geometry(page: _Page) -> list[Block]:
             "Codes of the same held-out images at the end of training, in the plane by t-SNE, coloured by "
             f"{page.protocol.label}."
         )
-        shown += [blocks.heading("Codes in the plane"), page.figures.show("tsne", figure, caption)]
-    return shown
+        sections += [
+            blocks.heading("Codes in the plane"),
+            page.figures.show("tsne", figure, caption),
+        ]
+    return sections
 
 
 def _weights(page: _Page) -> list[Block]:
@@ -330,8 +333,8 @@ def _times(page: _Page) -> list[Block]:
 
 
 def _settings(page: _Page) -> list[Block]:
-    shown = [blocks.heading("Configuration and environment")]
+    sections = [blocks.heading("Configuration and environment")]
     for label, training in page.trainings.items():
-        shown.append(blocks.as_json(f"{label}, configuration", to_dict(training.config)))
-        shown.append(blocks.as_json(f"{label}, environment", training.environment))
-    return shown
+        sections.append(blocks.as_json(f"{label}, configuration", to_dict(training.config)))
+        sections.append(blocks.as_json(f"{label}, environment", training.environment))
+    return sections

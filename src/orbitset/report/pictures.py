@@ -38,15 +38,15 @@ def show(
     first = next(iter(arrays.values()))
     figure = figures.member_strips(first["members"][:, :_MEMBERS])
     caption = "Members of a few held-out orbits."
-    shown = [blocks.heading("Orbits"), shown_in.show("orbits", figure, caption)]
+    sections = [blocks.heading("Orbits"), shown_in.show("orbits", figure, caption)]
     if "query" in first:
-        return [*shown, *_retrieved(arrays, shown_in), *_decoded_queries(arrays, shown_in)]
-    return [*shown, *_rectified(arrays, shown_in)]
+        return [*sections, *_retrieved(arrays, shown_in), *_decoded_queries(arrays, shown_in)]
+    return [*sections, *_rectified(arrays, shown_in)]
 
 
 def _rectified(arrays: Mapping[str, Arrays], shown_in: Figures) -> list[Block]:
     """What methods decode from transformed images, or spatial transformers make of them."""
-    first, shown = next(iter(arrays.values())), []
+    first, sections = next(iter(arrays.values())), []
     inputs = [("canonical", first["canonical"]), ("transformed", first["transformed"])]
     decoded = [(label, arrays[label]["rectified"]) for label in _DECODING if label in arrays]
     if decoded:
@@ -56,7 +56,7 @@ def _rectified(arrays: Mapping[str, Arrays], shown_in: Figures) -> list[Block]:
         caption = f"Held-out images, each under a random transformation, {name} by {method}."
         if method == "AE":
             caption += " An autoencoder gives back its input; nothing asks it to rectify."
-        shown += [blocks.heading("Rectified"), shown_in.show("rectified", figure, caption)]
+        sections += [blocks.heading("Rectified"), shown_in.show("rectified", figure, caption)]
     transformed = [
         (label, arrays[label]["rectified"])
         for label in ("ST-STN", "OT-STN", "OJ")
@@ -68,7 +68,7 @@ def _rectified(arrays: Mapping[str, Arrays], shown_in: Figures) -> list[Block]:
             "What the spatial transformers show their encoders, with class labels (ST-STN) and without "
             "(OT-STN), and what OJ decodes."
         )
-        shown += [
+        sections += [
             blocks.heading("Against spatial transformers"),
             shown_in.show("stn", figure, caption),
         ]
@@ -76,8 +76,8 @@ def _rectified(arrays: Mapping[str, Arrays], shown_in: Figures) -> list[Block]:
         figure = figures.image_columns(_cut([*inputs, *decoded]))
         names = " and ".join(label for label, _ in decoded)
         caption = f"The canonical image, the one shown, and what {names} decode from it."
-        shown += [blocks.heading("Decoded"), shown_in.show("decoded", figure, caption)]
-    return shown
+        sections += [blocks.heading("Decoded"), shown_in.show("decoded", figure, caption)]
+    return sections
 
 
 def _cut(rows: Sequence[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
@@ -119,12 +119,12 @@ def _errors(arrays: Mapping[str, Arrays]) -> str:
     shares, count = [], 0
     for label in ("OE", "OJ"):
         if label in arrays:
-            target, made = (
+            target, decoded = (
                 arrays[label][name].astype(float) for name in ("canonical", "rectified")
             )
             count, variance = len(target), np.square(target - target.mean(0)).mean()
             if variance > 0:
-                shares.append(f"{label} {np.square(made - target).mean() / variance:.2f}")
+                shares.append(f"{label} {np.square(decoded - target).mean() / variance:.2f}")
     if not shares:
         return ""
     return (
@@ -146,7 +146,7 @@ def _retrieval_rows(oj: Arrays, ex: Arrays) -> tuple[_Rows, _Hits]:
     # heads that two kinds of devices rendered may differ by a grey level
     difference = np.abs(oj["query"].astype(float) - ex["query"].astype(float)).mean()
     if oj["query"].shape != ex["query"].shape or difference > 1:
-        raise ValueError("OJ and EX were asked different queries")
+        raise ValueError("OJ and EX have different queries")
     is_oj, is_ex = oj["is_hit"], ex["is_hit"]
     both = [
         *_first(is_oj & is_ex, 6),

@@ -39,7 +39,7 @@ _UNPAIRED = (
 
 @dataclass(frozen=True)
 class Compared:
-    """What `compare` found; groups of runs go by their labels."""
+    """The result of a comparison; groups of runs go by their labels."""
 
     rows: list[Row]
     """The scores of each group"""
@@ -138,7 +138,7 @@ def _trainings(run: Run) -> list[Training]:
     else:
         singles = {name: Run(run / name) for name in names}
         trainings = {
-            name: read_training(each) for name, each in singles.items() if each.has_results
+            name: read_training(single) for name, single in singles.items() if single.has_results
         }
     if missing := [name for name in names if name not in trainings]:
         raise RunError(
@@ -193,9 +193,9 @@ def _grouped(runs: Sequence[Training], *, has_study: bool) -> list[_Group]:
     ]
 
 
-def _have_other_images(one: Training, other: Training) -> bool:
+def _have_other_images(first: Training, second: Training) -> bool:
     """Whether the images at one place were others, as far as that is known."""
-    known = [run.environment.get("data") for run in (one, other)]
+    known = [run.environment.get("data") for run in (first, second)]
     return None not in known and known[0] != known[1]
 
 
@@ -224,7 +224,7 @@ def _labelled(groups: Sequence[_Group]) -> dict[str, _Group]:
     by_settings, by_folder = [], []
     for group in groups:
         method = group.config.method
-        rivals = [each.config for each in groups if each.config.method == method]
+        rivals = [other.config for other in groups if other.config.method == method]
         settings = (f"{name}={_setting(group.config, name)}" for name in _differing(rivals))
         folder = group.folder if group.folder.startswith(method) else f"{method}, {group.folder}"
         by_settings.append(", ".join([method, *settings]))

@@ -49,10 +49,10 @@ def score_row(
         interval = mean_interval(scores.by_seed)
         row = replace(row, seeds_low=interval.low, seeds_high=interval.high)
     own = {test["test"]: test for test in tests if test["against"] == label}
-    shown = own.get("corrected-t", own.get("paired-t"))
-    if shown is None:
+    chosen = own.get("corrected-t", own.get("paired-t"))
+    if chosen is None:
         return row
-    return replace(row, **{name: shown[name] for name in ("p_corrected", "test", "correction")})
+    return replace(row, **{name: chosen[name] for name in ("p_corrected", "test", "correction")})
 
 
 def paired_tests(
@@ -98,9 +98,9 @@ def over_seeds(
     scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]]
 ) -> list[dict[str, Any]]:
     """Differences of methods, seed by seed: what another training would change."""
-    found = []
+    rows = []
     for method, against in pairs:
         if method in scores and against in scores and len(scores[method].by_seed) > 1:
             interval = mean_interval(scores[method].by_seed - scores[against].by_seed)
-            found.append({"method": method, "against": against, **asdict(interval)})
-    return found
+            rows.append({"method": method, "against": against, **asdict(interval)})
+    return rows

@@ -108,7 +108,7 @@ class Trials:
             return  # another seed had to stop
         if error is not None:
             job.trial.set_user_attr("error", error.message)
-            self._waiting = [each for each in self._waiting if each.trial is not job.trial]
+            self._waiting = [other for other in self._waiting if other.trial is not job.trial]
             self._progress.note(
                 f"{job.method} trial {job.trial.number} counts as 0: {error.message}"
             )
@@ -179,7 +179,7 @@ class Trials:
         ]
 
     def _note(self, method: str) -> None:
-        done = {each: len(self._completed(each)) for each in self._studies}
+        done = {name: len(self._completed(name)) for name in self._studies}
         left = self._num * len(done) - sum(done.values())
         left_s = (time.monotonic() - self._started_at) / self._done * left
         best = max(trial["value"] for trial in self.summaries(method))
@@ -204,8 +204,8 @@ def train_one_by_one(trials: Trials, device: str, progress: Progress) -> None:
         error = None
         try:
             train(job.config, job.run, resume=True, device=device, progress=progress)
-        except TrainingError as found:
-            error = found
+        except TrainingError as stop:
+            error = stop
         trials.finish(job, error)
 
 

@@ -66,7 +66,7 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     running: dict[Connection, tuple[BaseProcess, J]] = {}
     deaths: Counter[Path] = Counter()
-    shown: set[tuple[Path, str]] = set()
+    noted: set[tuple[Path, str]] = set()
     again: list[J] = []
     try:
         while True:
@@ -81,7 +81,7 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
             if not running:
                 return
             wait(list(running))
-            for receiver in [each for each in running if each.poll()]:
+            for receiver in [end for end in running if end.poll()]:
                 process, job = running[receiver]
                 path = job.run.path
                 try:
@@ -89,8 +89,8 @@ def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
                 except EOFError:
                     message = None
                 if isinstance(message, str):
-                    if (path, message) not in shown:  # it may be trained on after a death
-                        shown.add((path, message))
+                    if (path, message) not in noted:  # it may be trained on after a death
+                        noted.add((path, message))
                         source.note(job, message)
                     continue
                 running.pop(receiver)
