@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import orbitset
+from orbitset.cli.options import method_or_loss
 from orbitset.config import to_dict, with_settings
 from orbitset.errors import ConfigError, RunError
 from orbitset.recipes.affine_images import affine_digits
@@ -245,3 +246,11 @@ def test_processes_that_train_inherit_the_trust(orbitset, folder):
     done = orbitset(*command, "--trust", "beside")
     assert (folder / "has-run").exists(), done.stderr
     assert Run(folder / "theirs/OJ/seed-0").has_results, done.stderr
+
+
+def test_a_method_and_a_loss_may_name_the_same():
+    assert method_or_loss("my_losses:info_nce", "my_losses:info_nce") == "my_losses:info_nce"
+    assert method_or_loss(None, "OT") == method_or_loss("OT", None) == "OT"
+    assert method_or_loss(None, None) is None
+    with pytest.raises(ConfigError, match="--method OJ and --loss my:loss contradict each other"):
+        method_or_loss("OJ", "my:loss")
