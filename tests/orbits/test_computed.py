@@ -184,3 +184,9 @@ def test_photometric_members_are_the_affine_ones_changed(random_photos):
 def random_photos():
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (5, 3, 16, 16), generator=generator).to(torch.uint8)
+
+
+def test_orbits_have_the_defaults_of_their_configuration():
+    orbits, config = AffineOrbits(torch.zeros(2, 1, 28, 28, dtype=torch.uint8)), OrbitConfig()
+    assert (orbits.canvas_px, orbits.num_members) == (config.canvas_px, config.members)
+    assert (orbits.mode, orbits.ranges) == (config.mode, config.affine)

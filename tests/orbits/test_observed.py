@@ -197,3 +197,16 @@ def test_images_may_take_half_of_a_devices_free_memory(monkeypatch, free, is_str
     images = torch.zeros(10, 1, 10, 10, dtype=torch.uint8)
     assert observed._fits(images, torch.device("cuda")) is not is_streamed
     assert observed._fits(images, torch.device("cpu"))
+
+
+def test_the_target_is_a_member_with_a_value_or_one_that_is_chosen():
+    marked = ObservedConfig(orbit=("person",), canonical="view = 051", label="light")
+    assert marked.target == ("view", "051") and marked.chosen == "first"
+    assert marked.factors == ("person", "view", "light")
+    for chosen in ("first", "middle", "medoid"):
+        config = ObservedConfig(orbit=("person",), canonical=chosen)
+        assert config.target is None and config.chosen == chosen
+    assert ObservedConfig(orbit=("person",)).chosen == "first"
+    for wrong in ("front", "view=", "=051", ""):
+        with pytest.raises(ConfigError, match="write it as factor=value"):
+            ObservedConfig(orbit=("person",), canonical=wrong)

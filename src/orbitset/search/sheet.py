@@ -16,7 +16,7 @@ from orbitset.pages import render
 
 _MOST_PX = 160
 _SMALL_PX = 64
-"""A picture up to this size is shown pixel by pixel, and larger than it is"""
+"""A picture up to this size is enlarged with visible pixels"""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ def contact_sheet(
     most_pictures: int = 60,
     open_file: Callable[[str], BinaryIO] | None = None,
 ) -> str:
-    """The page. Rows beyond the most, and pictures of a row beyond the most, are counted and not shown.
+    """The page. Rows beyond `most_rows`, and pictures of a row beyond `most_pictures`, are only counted.
 
-    A file that cannot be read is an empty box with its name; `open_file` may know of other places for files.
+    An unreadable file becomes an empty box with its name. `open_file` opens files that are no plain paths.
 
     >>> page = contact_sheet([SheetRow("Nearest to a.png", [])], title="Search")
     >>> "<h2>Nearest to a.png</h2>" in page
@@ -69,7 +69,7 @@ def contact_sheet(
 
 
 def _picture(picture: SheetPicture, read: Callable[[str], tuple[str, bool]]) -> dict[str, Any]:
-    """What the template shows; `read` reads a file that is shown more than once only once."""
+    """The values for the template; `read` caches files."""
     image = picture.image
     is_file = isinstance(image, str | Path)
     source, is_small = read(str(image)) if is_file else _source(image)  # type: ignore[arg-type]
@@ -88,10 +88,10 @@ def _open(path: str) -> BinaryIO:
 
 
 def _read(open_file: Callable[[str], BinaryIO], path: str) -> tuple[str, bool]:
-    """The source of a file's picture; nothing if it has none."""
+    """The source of an image file, as `_source`; empty if it cannot be read."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is odd in a file that can be read
+            warnings.simplefilter("ignore")  # about odd but readable files
             with open_file(path) as file, Image.open(file) as opened:
                 opened.draft("RGB", (2 * _MOST_PX, 2 * _MOST_PX))
                 return _source(opened)
@@ -100,7 +100,7 @@ def _read(open_file: Callable[[str], BinaryIO], path: str) -> tuple[str, bool]:
 
 
 def _source(image: Image.Image | np.ndarray) -> tuple[str, bool]:
-    """What an img element shows, and whether it is shown pixel by pixel."""
+    """The source of an img element, and whether to enlarge it with visible pixels."""
     small = _thumbnail(_from_array(image) if isinstance(image, np.ndarray) else image)
     is_small = max(small.size) <= _SMALL_PX
     is_png = is_small or small.mode == "RGBA"
@@ -114,7 +114,7 @@ def _source(image: Image.Image | np.ndarray) -> tuple[str, bool]:
 
 
 def _thumbnail(image: Image.Image) -> Image.Image:
-    """At most 160 pixels wide and high, upright, in grey, RGB or RGBA; the image itself stays as it is."""
+    """A copy, at most 160 pixels wide and high, upright, in grey, RGB or RGBA."""
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image, np.float64)
         span = float(np.ptp(values)) or 1.0
