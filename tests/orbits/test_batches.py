@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from orbitset.errors import ConfigError
 from orbitset.orbits.affine import AffineRanges
-from orbitset.orbits.batches import OrbitBatches, _alike_together
+from orbitset.orbits.batches import OrbitBatches, _alike_together, _shuffled
 from orbitset.orbits.computed import AffineOrbits
 
 few_examples = settings(deadline=None, max_examples=60)
@@ -326,3 +326,11 @@ def test_orbits_of_one_value_keep_the_order_in_which_they_were_shuffled():
     expected = {tuple(chunk.tolist()) for chunk in orbit_V.split(20)}
     assert {tuple(chunk.tolist()) for chunk in order.split(20)} == expected
     assert not torch.equal(order, orbit_V)
+
+
+def test_members_of_every_orbit_are_shuffled_by_keys_of_their_own():
+    size_N = torch.tensor([300, 1, 40, 2])
+    keys = torch.rand(int(size_N.sum()), generator=torch.Generator().manual_seed(5))
+    order = _shuffled(size_N, torch.Generator().manual_seed(5))
+    expected = [part.argsort().tolist() for part in keys.split(size_N.tolist())]
+    assert [part.tolist() for part in order.split(size_N.tolist())] == expected

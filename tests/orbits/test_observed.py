@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from orbitset.errors import ConfigError, DataError
 from orbitset.orbits import ObservedConfig, ObservedOrbits, OrbitBatches, group_orbits, observed
-from orbitset.orbits.observed import choose_targets
+from orbitset.orbits.observed import SeveralClasses, choose_targets, classes_of_orbits
 
 
 def some_orbits(sizes=(3, 1, 4), **options):
@@ -210,3 +210,10 @@ def test_the_target_is_a_member_with_a_value_or_one_that_is_chosen():
     for wrong in ("front", "view=", "=051", ""):
         with pytest.raises(ConfigError, match="write it as factor=value"):
             ObservedConfig(orbit=("person",), canonical=wrong)
+
+
+def test_members_of_several_classes_are_named():
+    class_N, orbit_N = torch.tensor([-1, 2, 5, 2, 7]), torch.tensor([0, 0, 1, 0, 1])
+    with pytest.raises(SeveralClasses, match="images 2 and 4 belong to one orbit") as raised:
+        classes_of_orbits(class_N, orbit_N)
+    assert raised.value.rows == (2, 4)
