@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from orbitset.cuda import exemplar
 from orbitset.cuda.nvrtc import are_available
 from orbitset.losses import (
     Mining,
@@ -104,7 +105,7 @@ def test_squared_errors_and_their_gradient_are_the_cpus():
 
 
 @pytest.mark.parametrize("chunk_bytes", [2**30, 4 * 50 * 4])
-def test_the_exemplar_loss_on_a_gpu_is_close_to_float32(chunk_bytes):
+def test_the_exemplar_loss_on_a_gpu_is_close_to_float32(monkeypatch, chunk_bytes):
     torch.manual_seed(0)
     codes, weight, bias = torch.randn(17, 8), torch.randn(50, 8), torch.randn(50)
     orbit = torch.randint(0, 50, (17,))
@@ -114,7 +115,8 @@ def test_the_exemplar_loss_on_a_gpu_is_close_to_float32(chunk_bytes):
     )
     expected = F.cross_entropy(F.linear(*on_cpu), orbit)
     a, b, c = on_gpu
-    found = exemplar_loss(a, orbit.cuda(), b, c, chunk_bytes=chunk_bytes)
+    monkeypatch.setattr(exemplar, "CHUNK_BYTES", chunk_bytes)
+    found = exemplar_loss(a, orbit.cuda(), b, c)
     expected.backward()
     found.backward()
     torch.testing.assert_close(found.cpu(), expected, rtol=2e-3, atol=2e-3)
