@@ -1,14 +1,14 @@
 """A run is a folder; everything shown anywhere is made from such folders.
 
-config.json        what was asked
+config.json        the configuration
 environment.json   versions, commit, device, seed, when
-metrics.jsonl      one line per evaluation; the same on every repetition, so no wall-clock times
+metrics.jsonl      a line for each evaluation, without wall-clock times, so that equal runs are equal files
 timing.jsonl       how long each stretch between evaluations took
 results.json       rows of figures: method, metric, mean, s.d., what was repeated and how often
 arrays.npz         t-SNE points, curves, uint8 images for the figures
 model.safetensors  the trained weights; model.json says how to use them, model-card.md how good they are
 left_out.json      rows of the data that were not used, and why; only if there are any
-checkpoint/        the state to resume from, until the training is finished
+checkpoint/        what a training is resumed from, until it is finished
 figures/, report.html
 """
 
@@ -56,7 +56,7 @@ _WRITTEN = (
     "report.html",
     "environment.json",
 )
-"""In the order they are removed: first what would make a half-cleared folder look like a run to resume."""
+"""The files in the order of their removal: first those that make a folder look like a run to resume"""
 _NEEDED = ("results.json", "metrics.jsonl", "arrays.npz", "model.safetensors", "environment.json")
 
 
@@ -89,12 +89,12 @@ class Run:
 
     @property
     def has_results(self) -> bool:
-        """Finished, but for the weights, which a recorded run does not come with."""
+        """Whether it is finished, apart from the weights, which a recorded run does not come with."""
         return all((self / name).is_file() for name in _NEEDED if name != "model.safetensors")
 
     @property
     def is_trained(self) -> bool:
-        """Its training came to its end; what it left but its records may have been removed since."""
+        """Whether its training came to its end. All but its records may have been removed since."""
         return (self / "results.json").is_file()  # the last thing a training writes
 
     @property
@@ -104,7 +104,7 @@ class Run:
 
     @property
     def kind(self) -> Kind:
-        """One training, or what holds several: a demo, a study, a search for settings."""
+        """A single training, or what holds several: a demo, a study, a search for settings."""
         config = self.config if self.exists else {}
         if "lines" in config:
             return "study"
@@ -140,7 +140,7 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process at a time may write the folder; the lock goes with the process."""
+        """Let only one process at a time write the folder; the lock ends with the process."""
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             try:
@@ -182,7 +182,7 @@ class Run:
     def create(
         self, config: Mapping[str, Any], *, overwrite: bool = False, kind: Kind = "run"
     ) -> None:
-        """Start the folder; what an earlier run left there is only removed when that was asked for."""
+        """Start the folder; with `overwrite` what an earlier run wrote there is removed."""
         self.check_free(overwrite=overwrite, kind=kind)
         self.path.mkdir(parents=True, exist_ok=True)
         remove_parts(self.path)
@@ -190,7 +190,7 @@ class Run:
         self.write_json("config.json", config)
 
     def remove(self) -> None:
-        """Remove what a run wrote, its configuration too, and the folder if nothing is left in it."""
+        """Remove all that a run wrote, and the folder if nothing is left in it."""
         if not self.exists:
             return
         self.clear()
@@ -202,7 +202,7 @@ class Run:
                 folder.rmdir()
 
     def note_environment(self, *, device: str, seed: int, **more: Any) -> None:
-        """Write down where and with what this runs, beside where it was begun, and what else is known."""
+        """Write the hardware and versions that this runs with, after those it was begun with, and `more`."""
         environment = describe_environment(device=device, seed=seed)
         environment |= {name: value for name, value in more.items() if value is not None}
         if (self / "environment.json").exists():
@@ -256,17 +256,17 @@ class Run:
         return records
 
     def rewind(self, name: str, step: int) -> None:
-        """Drop the lines after a step: what was written after the checkpoint that is resumed from."""
-        kept = [record for record in self.records(name) if record["step"] <= step]
-        text = "".join(json.dumps(record) + "\n" for record in kept)
+        """Drop the lines after a step, which were written after the checkpoint that is resumed from."""
+        records = [record for record in self.records(name) if record["step"] <= step]
+        text = "".join(json.dumps(record) + "\n" for record in records)
         write_atomically(self / name, text.encode())
 
     def clear(self) -> None:
-        """Remove what a run wrote, but for its configuration; files of others stay."""
+        """Remove what a run wrote, except its configuration; other files stay."""
         self._remove(_WRITTEN)
 
     def remove_checkpoint(self) -> None:
-        """Remove the state to resume from: with Adam's moments it is three times as large as the weights."""
+        """Remove the checkpoints, each of which is at least three times as large as the weights."""
         self._remove(name for name in _WRITTEN if name.startswith("checkpoint/"))
 
     def _remove(self, patterns: Iterable[str]) -> None:
@@ -279,7 +279,7 @@ class Run:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Not what a run that was killed in its first moment leaves."""
+    """Whether a file is none that a run which was killed in its first moment leaves."""
     return path.name != ".lock" and not re.fullmatch(r"\.config\.json\.\d+\.part", path.name)
 
 

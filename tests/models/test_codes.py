@@ -8,7 +8,7 @@ import pytest
 
 from orbitset.errors import ConfigError, OrbitsetError
 from orbitset.models import codes as codes_module
-from orbitset.models.codes import open_codes, paths_beside, read_codes
+from orbitset.models.codes import codes_format, open_codes, paths_beside, read_codes
 
 CODES = np.random.default_rng(0).standard_normal((10, 4)).astype(np.float32)
 NAMES = [f"bilder/größe {at}.png" for at in range(9)] + ["u\u2028x\x85.png"]
@@ -45,9 +45,11 @@ def test_others_can_read_it(tmp_path):
 
 def test_many_rows_fit_into_the_header(tmp_path):
     path = _write(tmp_path / "codes.npy", CODES[:1], NAMES[:1])
-    header = codes_module._npy_header(10**15, 10**6)
+    with open_codes(tmp_path / "many.npy", 10**6) as file:
+        file._rows = 10**15
+    header = (tmp_path / "many.npy").read_bytes()
     assert len(header) == len(path.read_bytes()) - 16
-    assert header.endswith(b"\n")
+    assert header.endswith(b"\n") and b"(1000000000000000, 1000000)" in header
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -68,20 +70,20 @@ def test_an_error_of_the_last_moment_leaves_nothing(tmp_path, suffix, monkeypatc
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(codes_module, "_npy_header", full)
-    monkeypatch.setattr(codes_module._ParquetCodes, "_flush", full)
+    for name in ("_NpyCodes", "_ParquetCodes"):
+        monkeypatch.setattr(getattr(codes_module, name), "finish", full)
     with pytest.raises(OSError, match="No space left"):
         _write(tmp_path / f"codes{suffix}")
     assert os.listdir(tmp_path) == []
 
 
 def test_what_a_file_cannot_hold_is_said(tmp_path):
-    npy, parquet = open_codes(tmp_path / "a.npy", 4), open_codes(tmp_path / "a.parquet", 4)
-    assert "has a line break in its name" in npy.refuses("new\nline.png")
-    assert parquet.refuses("new\nline.png") is None
+    npy, parquet = (codes_format(tmp_path / name).why_refused for name in ("a.npy", "a.parquet"))
+    assert "has a line break in its name" in npy("new\nline.png")
+    assert parquet("new\nline.png") is None
     no_text = os.fsdecode(b"bad\xff.png")
-    assert "has a name that is no text" in parquet.refuses(no_text)
-    assert npy.refuses(no_text) is None
+    assert "has a name that is no text" in parquet(no_text)
+    assert npy(no_text) is None
     _write(tmp_path / "a.npy", CODES[:1], [no_text])
     assert read_codes(tmp_path / "a.npy")[0] == [no_text]
     assert b"bad\xff.png\n" in paths_beside(tmp_path / "a.npy").read_bytes()
@@ -90,8 +92,8 @@ def test_what_a_file_cannot_hold_is_said(tmp_path):
 def test_other_endings_and_missing_packages_are_refused(tmp_path, monkeypatch):
     for name in ("codes.csv", "codes"):
         with pytest.raises(ConfigError, match=f"as .parquet or .npy, and .*{name} is neither"):
-            open_codes(tmp_path / name, 4)
+            codes_format(tmp_path / name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(OrbitsetError, match="PyArrow, which is not installed .*orbitset.parquet"):
-        open_codes(tmp_path / "codes.parquet", 4)
+    with pytest.raises(OrbitsetError, match="PyArrow, which is not installed .pip install pyarrow"):
+        codes_format(tmp_path / "codes.parquet")
     assert os.listdir(tmp_path) == []

@@ -32,7 +32,6 @@ from orbitset.runs.evaluate import evaluate_run
 from orbitset.runs.load import load_run
 from orbitset.runs.prepare import build_protocol, open_images
 from orbitset.runs.train import train
-from orbitset.training import optimizer
 from orbitset.training.progress import Silent
 
 SMALL = [
@@ -75,9 +74,7 @@ def test_untrained_row_is_the_encoder_before_the_first_step(tmp_path):
 def test_loaded_run_scores_as_it_did_at_the_end_of_training(tmp_path):
     train(_small("OJ", "train.epochs=0.005"), Run(tmp_path / "run"))
     model, _, judge = load_run(Run(tmp_path / "run"))
-    scores = judge.protocol.task.scores(encoding_with(model))
     record = Run(tmp_path / "run").records()[-1]["accuracy"]
-    assert scores["euclidean"].summary() == Score.from_json(record).to_json(with_sides=False)
     assert judge.scores(judge.encoding(model))["accuracy"].to_json() == record
     assert not model.training
 
@@ -95,7 +92,9 @@ def test_records_hold_the_scores_of_both_sides_of_every_split(tmp_path):
 
 def test_evaluations_can_be_asked_for_by_epoch(tmp_path):
     run = Run(tmp_path / "run")
-    train(_small("AE", "train.epochs=0.02", "train.evaluate_at=0.005,0.01,7"), run)
+    settings = [setting for setting in SMALL if not setting.startswith("train.evaluations")]
+    settings += ["train.epochs=0.02", "train.evaluate_at=0.005,0.01,7"]
+    train(with_settings(affine_digits("AE"), settings), run)
     epochs = [record["epoch"] for record in run.records()]
     assert epochs[0] == 0 and len(epochs) == 4
     assert epochs[1:] == pytest.approx([0.005, 0.01, 0.02], abs=0.003)
@@ -354,7 +353,7 @@ def test_interrupted_between_any_two_lines_resumes_exactly(tmp_path, method):
     run = Run(tmp_path / "b")
     steps = []
 
-    class Interrupted(optimizer.Adam):
+    class Interrupted(torch.optim.Adam):
         def step(self, closure=None):
             super().step(closure)
             steps.append(1)
@@ -362,7 +361,7 @@ def test_interrupted_between_any_two_lines_resumes_exactly(tmp_path, method):
                 raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(optimizer, "Adam", Interrupted)
+        patch.setattr(torch.optim, "Adam", Interrupted)
         train(config, run)
     train(config, run, resume=True)
     _same_results(tmp_path / "a", run.path)

@@ -2,10 +2,10 @@
 
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -13,32 +13,63 @@ from orbitset.errors import ConfigError, OrbitsetError
 
 _HEADER_BYTES = 128
 _GROUP_ROWS = 8_192
-"""Of a Parquet file, written at a time"""
+"""The rows that are written to a Parquet file at a time"""
 
 
-class CodeWriter(Protocol):
-    """A file that appears when all is written, and not before."""
+class CodeWriter(ABC):
+    """What codes and the paths of their images are written to."""
 
-    def refuses(self, path: str) -> str | None:
-        """Why it cannot hold a path, if so."""
+    def __init__(self, code_size: int) -> None:
+        self.code_size = code_size
+        self.files = contextlib.ExitStack()
+        """What is closed in the end, whatever happens"""
 
+    @abstractmethod
     def write(self, paths: Sequence[str], codes_ND: np.ndarray) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what is left, when all codes have come."""
+
+    @staticmethod
+    @abstractmethod
+    def why_refused(path: str) -> str | None:
+        """Why the file cannot hold a path, if so."""
 
 
-def open_codes(path: Path, code_size: int) -> CodeWriter:
-    """By the suffix: .parquet or .npy."""
+@contextlib.contextmanager
+def open_codes(path: Path, code_size: int) -> Iterator[CodeWriter]:
+    """A .parquet or .npy file, by its suffix, that appears when all is written, and not before."""
+    kind = codes_format(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    targets = [paths_beside(path), path] if kind is _NpyCodes else [path]
+    parts = [target.with_name(f".{target.name}.{os.getpid()}.part") for target in targets]
+    try:
+        writer = kind(*parts, code_size=code_size)
+        with writer.files:
+            yield writer
+            writer.finish()
+        for part, target in zip(parts, targets, strict=True):
+            part.replace(target)
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+
+def codes_format(path: Path) -> type["_NpyCodes"] | type["_ParquetCodes"]:
+    """How codes are written, by the suffix of the file."""
     match path.suffix.lower():
         case ".npy":
-            return _NpyCodes(path, code_size)
+            return _NpyCodes
         case ".parquet" | ".pq":
-            return _ParquetCodes(path, code_size)
+            try:
+                import pyarrow.parquet  # noqa: F401
+            except ImportError:
+                raise OrbitsetError(
+                    "Parquet files are written with PyArrow, which is not installed",
+                    hint="pip install pyarrow, or write .npy",
+                ) from None
+            return _ParquetCodes
     raise ConfigError(f"codes are written as .parquet or .npy, and {path} is neither")
 
 
@@ -66,98 +97,54 @@ def paths_beside(path: Path) -> Path:
     return path.with_suffix(".paths.txt")
 
 
-class _Atomic:
-    """Written beside; renamed at the end if nothing went wrong."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.part = path.with_name(f".{path.name}.{os.getpid()}.part")
-
-    @contextlib.contextmanager
-    def settled(self, is_whole: bool) -> Iterator[None]:
-        """What is done inside is the last that can go wrong."""
-        try:
-            yield
-            if is_whole:
-                self.part.replace(self.path)
-        finally:
-            self.part.unlink(missing_ok=True)
-
-
-class _NpyCodes:
+class _NpyCodes(CodeWriter):
     """The header is written last, when the number of rows is known, into the room left for it."""
 
-    def __init__(self, path: Path, code_size: int) -> None:
-        self._code_size, self._rows = code_size, 0
-        self._codes, self._paths = _Atomic(path), _Atomic(paths_beside(path))
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> "_NpyCodes":
-        self._codes.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO = self._stack.enter_context(self._codes.part.open("wb"))
-        self._names = self._stack.enter_context(
-            self._paths.part.open("w", encoding="utf-8", errors="surrogateescape", newline="\n")
+    def __init__(self, paths_part: Path, codes_part: Path, *, code_size: int) -> None:
+        super().__init__(code_size)
+        self._rows = 0
+        self._file: BinaryIO = self.files.enter_context(codes_part.open("wb"))
+        self._paths = self.files.enter_context(
+            paths_part.open("w", encoding="utf-8", errors="surrogateescape", newline="\n")
         )
         self._file.write(b"\0" * _HEADER_BYTES)
-        return self
 
-    def refuses(self, path: str) -> str | None:
+    @staticmethod
+    def why_refused(path: str) -> str | None:
         if "\n" in path or "\r" in path:
             return "has a line break in its name, which a list of paths cannot have; write .parquet"
         return None
 
     def write(self, paths: Sequence[str], codes_ND: np.ndarray) -> None:
         self._file.write(np.ascontiguousarray(codes_ND, np.float32).tobytes())
-        self._names.writelines(f"{path}\n" for path in paths)
+        self._paths.writelines(f"{path}\n" for path in paths)
         self._rows += len(paths)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        is_whole = kind is None
-        with self._codes.settled(is_whole), self._paths.settled(is_whole), self._stack:
-            if is_whole:
-                self._file.seek(0)
-                self._file.write(_npy_header(self._rows, self._code_size))
+    def finish(self) -> None:
+        """The header as numpy writes it, filled up to the room that was left."""
+        shape = (self._rows, self.code_size)
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+        room = _HEADER_BYTES - 10
+        self._file.seek(0)
+        self._file.write(b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little"))
+        self._file.write(header.ljust(room - 1).encode() + b"\n")
 
 
-def _npy_header(rows: int, columns: int) -> bytes:
-    """As numpy writes it, filled up to the room that was left."""
-    about = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
-    room = _HEADER_BYTES - 10
-    return (
-        b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + about.ljust(room - 1).encode() + b"\n"
-    )
+class _ParquetCodes(CodeWriter):
+    def __init__(self, part: Path, *, code_size: int) -> None:
+        import pyarrow.parquet
 
-
-class _ParquetCodes:
-    def __init__(self, path: Path, code_size: int) -> None:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError:
-            raise OrbitsetError(
-                "Parquet files are written with PyArrow, which is not installed",
-                hint="pip install pyarrow, or write .npy",
-            ) from None
+        super().__init__(code_size)
         self._arrow: Any = pyarrow
-        self._file = _Atomic(path)
-        self._code_size = code_size
-        self._schema = pyarrow.schema(
-            [("path", pyarrow.string()), ("code", pyarrow.list_(pyarrow.float32(), code_size))]
-        )
-
-    def __enter__(self) -> "_ParquetCodes":
-        self._file.path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = self._arrow.parquet.ParquetWriter(self._file.part, self._schema)
+        codes = pyarrow.list_(pyarrow.float32(), code_size)
+        self._schema = pyarrow.schema([("path", pyarrow.string()), ("code", codes)])
+        writer = self._arrow.parquet.ParquetWriter(part, self._schema)
+        self._writer: Any = self.files.enter_context(writer)
         self._paths: list[str] = []
         self._codes: list[np.ndarray] = []
-        return self
 
-    def refuses(self, path: str) -> str | None:
+    @staticmethod
+    def why_refused(path: str) -> str | None:
         try:
             path.encode()
         except UnicodeEncodeError:
@@ -168,23 +155,13 @@ class _ParquetCodes:
         self._paths += paths
         self._codes.append(np.ascontiguousarray(codes_ND, np.float32))
         if len(self._paths) >= _GROUP_ROWS:
-            self._flush()
+            self.finish()
 
-    def _flush(self) -> None:
+    def finish(self) -> None:
         if not self._paths:
             return
         flat = self._arrow.array(np.concatenate(self._codes).ravel())
-        codes = self._arrow.FixedSizeListArray.from_arrays(flat, self._code_size)
+        codes = self._arrow.FixedSizeListArray.from_arrays(flat, self.code_size)
         columns = [self._arrow.array(self._paths, self._arrow.string()), codes]
         self._writer.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema))
         self._paths, self._codes = [], []
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._file.settled(kind is None), self._writer:
-            if kind is None:
-                self._flush()

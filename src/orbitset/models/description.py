@@ -15,19 +15,19 @@ from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError, check_choice
 
 FORMAT = 1
-"""Raised when a model of this version could not be read by an older one."""
+"""The version of the file; raised when older versions of orbitset cannot read it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """What the encoder is shown."""
+    """The encoder's input."""
 
     size_px: int
-    """Side of the square"""
+    """The side of the square"""
     channels: int = 1
     """1 for grey, 3 for colour"""
     image_px: int | None = None
-    """If given, images are fitted into a square of this size in the middle of a black one of `size_px`"""
+    """If set, images are fitted into a square of this size in the middle of a black one of `size_px`"""
 
     def __post_init__(self) -> None:
         if self.size_px < 2 or self.channels not in (1, 3):
@@ -44,7 +44,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Which network the weights belong to."""
+    """The network of the weights."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     has_transformer: bool = False
@@ -52,14 +52,14 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Two images up to so far apart are taken to show the same thing."""
+    """A threshold: two images within this distance are taken to show the same thing."""
 
     far: float
-    """Pairs of different things of which no more are accepted than this share"""
+    """The largest false accept rate: the share of pairs of different things that are accepted"""
     tar: float
-    """The share of pairs of one thing that are accepted"""
+    """The true accept rate: the share of pairs of the same thing that are accepted"""
     threshold: float
-    """Squared Euclidean distance of their codes"""
+    """The squared Euclidean distance of the codes"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +71,11 @@ class Calibration:
     equal_error_rate: float
     pairs: int
     on: str
-    """In words, which images these were, and what counts as the same"""
+    """Which images these were, in words, and what counts as the same"""
     points: tuple[Point, ...] = ()
 
     def at(self, far: float) -> Point:
-        """The point for a false accept rate that was measured."""
+        """The threshold for a false accept rate that was measured."""
         for point in self.points:
             if point.far == far:
                 return point
@@ -87,22 +87,22 @@ class Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """How it came about."""
+    """How the model was trained."""
 
     name: str
     data: str
     method: str
     seed: int
     images: int
-    """Shown in training"""
+    """How many images training showed, repeats included"""
     init: str | None = None
-    """The id of the model whose weights were begun with"""
+    """The id of the model whose weights it began with"""
     commit: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
     """By measure, on test images"""
     baselines: dict[str, float] = field(default_factory=dict)
-    """The same of raw pixels"""
+    """The scores of raw pixels"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,17 +123,17 @@ class Description:
 
 
 _ADDED_LATER = {"backbone": PAPERS, "contrast": "given"}
-"""Settings of encoders that older models do not have, and what they would be: ids leave them out there"""
+"""Settings of encoders that older models lack, with the values that they imply; ids leave these out"""
 
 
-def identify(weights: Mapping[str, Tensor], network: Network, shown: Input) -> str:
-    """A short name for all that decides which codes an image gets."""
+def identify(weights: Mapping[str, Tensor], network: Network, input_: Input) -> str:
+    """A hash of all that decides which codes an image gets."""
     described = to_dict(network)
     del described["encoder"]["is_pretrained"]
     for name, before in _ADDED_LATER.items():
         if described["encoder"][name] == before:
             del described["encoder"][name]
-    digest = hashlib.sha256(repr((described, to_dict(shown))).encode())
+    digest = hashlib.sha256(repr((described, to_dict(input_))).encode())
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())

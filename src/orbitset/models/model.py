@@ -28,7 +28,7 @@ _BATCH = 256
 
 
 class Model:
-    """An encoder with what it needs to know of its input.
+    """An encoder, and how its input is prepared.
 
     >>> import orbitset
     >>> model = orbitset.load("runs/mine")  # doctest: +SKIP
@@ -62,7 +62,7 @@ class Model:
 
     @property
     def wanted(self) -> ImageForm:
-        """How image files are to be read for it."""
+        """How image files are read for it."""
         return self._wanted
 
     def embed(self, images: Images, *, precision: Precision = "float32") -> np.ndarray:
@@ -74,11 +74,11 @@ class Model:
         return torch.cat(codes).numpy() if codes else np.empty((0, self.code_size), np.float32)
 
     def rectify(self, images: Images) -> np.ndarray:
-        """What each looks like in its canonical pose: uint8 (N, S, S), or (N, S, S, 3) in colour."""
-        made = [self._rectified(batch) for batch in self.prepare(images).split(_BATCH)]
+        """Each image in its canonical pose: uint8 (N, S, S), or (N, S, S, 3) in colour."""
+        pixels = [self._rectified(batch) for batch in self.prepare(images).split(_BATCH)]
         size = self.description.input.size_px
         shape = (0, size, size, 3) if self.description.input.is_colour else (0, size, size)
-        return np.concatenate(made) if made else np.empty(shape, np.uint8)
+        return np.concatenate(pixels) if pixels else np.empty(shape, np.uint8)
 
     def distances(self, a: Images, b: Images) -> np.ndarray:
         """Squared Euclidean distances of the codes of pairs of images, (N,)."""
@@ -88,12 +88,12 @@ class Model:
                 f"there are {len(code_a)} and {len(code_b)} images; give as many of both"
             )
         difference = code_a - code_b
-        found: np.ndarray = np.square(difference).sum(1)
-        return found
+        distances: np.ndarray = np.square(difference).sum(1)
+        return distances
 
     @torch.inference_mode()
     def encode(self, images_NCSS: Tensor, *, precision: Precision = "float32") -> Tensor:
-        """Codes of images that are prepared."""
+        """Codes of prepared images."""
         images_NCSS = images_NCSS.to(self.device)
         if self._folded is None or not self._folded.is_current:
             self._folded = FoldedEncoder(self.network)
@@ -102,18 +102,18 @@ class Model:
             return self._folded.encode(images_NCSS)
 
     def rectify_prepared(self, pixels_NCHW: np.ndarray) -> np.ndarray:
-        """The same of images that were read as `wanted` says."""
+        """Rectify pixels that were read as `wanted` says."""
         return self._rectified(self.place(torch.from_numpy(pixels_NCHW)))
 
     @torch.inference_mode()
     def _rectified(self, images_NCSS: Tensor) -> np.ndarray:
-        made = self.network.rectify(images_NCSS.to(self.device))
-        levels = made.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
-        found: np.ndarray = levels.numpy()
-        return found if self.description.input.is_colour else found[..., 0]
+        rectified = self.network.rectify(images_NCSS.to(self.device))
+        levels = rectified.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
+        pixels: np.ndarray = levels.numpy()
+        return pixels if self.description.input.is_colour else pixels[..., 0]
 
     def prepare(self, images: Images) -> Tensor:
-        """What the network is shown: floats in [0, 1], (N, C, S, S)."""
+        """The network's input for these images: floats in [0, 1], (N, C, S, S)."""
         if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
             images = images.tolist()
         if isinstance(images, np.ndarray):
@@ -132,35 +132,35 @@ class Model:
 
     def place(self, images_NCHW: Tensor) -> Tensor:
         """Images of the right size as floats, on the canvas if there is one."""
-        shown = images_NCHW.float()
+        images = images_NCHW.float()
         if not images_NCHW.is_floating_point():
-            shown = shown.div(255)
+            images = images.div(255)
         about = self.description.input
         if about.image_px is None:
-            return shown
+            return images
         before = (about.size_px - about.image_px) // 2
         after = about.size_px - about.image_px - before
-        return F.pad(shown, (before, after, before, after))
+        return F.pad(images, (before, after, before, after))
 
     def _read(self, images: Sequence[Any]) -> Iterator[np.ndarray]:
         for at, image in enumerate(images):
             if isinstance(image, Image.Image):
-                name, found = f"image {at}", self._opened(image)
+                name, pixels = f"image {at}", self._opened(image)
             elif isinstance(image, str | Path):
-                name, found = str(image), self._wanted.read(file_at(image))
+                name, pixels = str(image), self._wanted.read(file_at(image))
             else:
                 raise TypeError(
                     f"an image is a {type(image).__name__}; give paths, Pillow images, or one array of all"
                 )
-            if isinstance(found, str):
-                raise DataError(f"{name} {found}")
-            yield found
+            if isinstance(pixels, str):
+                raise DataError(f"{name} {pixels}")
+            yield pixels
 
     def _opened(self, image: Image.Image) -> np.ndarray | str:
         """A Pillow image as its file would have been read."""
         try:
-            found = upright(image)
-            return found if isinstance(found, str) else self._wanted.fit(found)
+            turned = upright(image)
+            return turned if isinstance(turned, str) else self._wanted.fit(turned)
         except Exception as error:
             return why_unreadable(error)
 
@@ -175,7 +175,7 @@ class Model:
         levels = images if images.dtype == torch.uint8 else images.mul(255).round().to(torch.uint8)
         arrays = levels.permute(0, 2, 3, 1).cpu().numpy()
         plain = arrays[..., 0] if arrays.shape[-1] == 1 else arrays
-        fitted = [self._wanted.fit(Image.fromarray(one)) for one in plain]
+        fitted = [self._wanted.fit(Image.fromarray(pixels)) for pixels in plain]
         empty = np.empty((0, channels, size, size), np.uint8)
         return torch.from_numpy(np.stack(fitted) if fitted else empty)
 

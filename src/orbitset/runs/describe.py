@@ -1,4 +1,4 @@
-"""What a finished run says about its model, so that it can be used without the run: model.json and a card."""
+"""Write model.json and a card, with which the model of a run can be used without the run."""
 
 import math
 from pathlib import Path

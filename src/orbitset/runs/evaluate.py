@@ -1,4 +1,4 @@
-"""Look at a trained run again, with other numbers than in training."""
+"""Evaluate a trained run anew, with other numbers than in training."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A finished run, opened again: its model, the images it learned from, and what judges it."""
+"""Load a finished run: its model, its images, and what judges it."""
 
 from orbitset.encoders import Encoder
 from orbitset.errors import RunError
@@ -9,7 +9,7 @@ from orbitset.runs.prepare import Images, Judge, build_model, build_protocol, op
 from orbitset.runs.train import other_network
 
 _MOST_NAMED = 3
-"""Of many runs in a folder, so many are named."""
+"""How many of the runs in a folder an error names"""
 
 
 def load_run(run: Run, *, device: str = "cpu") -> tuple[Encoder, Images, Judge]:

@@ -1,4 +1,4 @@
-"""What a configuration describes, made ready to train: images, protocol, network and objective."""
+"""Images, protocol, network and objective, built from a configuration."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ Images = ComputedImages | ObservedSplit
 T = TypeVar("T")
 _SAY_EVERY_S = 5.0
 CONFIGURATION = "the configuration"
-"""What names code from outside, where the folder that holds the configuration has been checked"""
+"""What errors call a configuration whose folder or file has been checked before"""
 
 
 def open_images(
@@ -70,7 +70,7 @@ def open_images(
 
 
 def _saying(data: str, progress: Progress) -> Callable[[int, int], None]:
-    """Says every few seconds how many images are ready."""
+    """A function that says every few seconds how many images are ready."""
     said_at = time.monotonic()
 
     def say(done: int, total: int) -> None:
@@ -116,7 +116,7 @@ def build_model(config: Experiment, images: Images) -> Encoder:
 
 
 def build_objective(config: Experiment, images: Images) -> nn.Module:
-    """The objective of the method, with classes beside it where they are asked for."""
+    """The objective of the method, with a classifier beside it if the configuration has classes."""
     orbits = images.batches.orbits
     labels = orbits.labels_N
     method = built_in(config.method)
@@ -168,7 +168,7 @@ class Judge:
         return evaluate(self.protocol, encode, self.measures)
 
     def record(self, model: nn.Module) -> dict[str, Any]:
-        """What a record of metrics.jsonl says of an evaluation."""
+        """The scores of an evaluation, as a record of metrics.jsonl has them."""
         scores = self.scores(self.encoding(model))
         return {
             name: score.to_json() if isinstance(score, Score) else score

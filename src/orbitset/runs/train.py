@@ -150,7 +150,7 @@ def _packed(arrays: Mapping[str, Tensor]) -> bytes:
 
 
 def _say_left_out(images: Images, run: Run, progress: Progress) -> None:
-    """Rows that cannot be used are never left out silently."""
+    """Write and say which rows of the data cannot be used."""
     if images.unused:
         progress.note(images.unused)
     if images.left_out:
@@ -165,7 +165,7 @@ def _say_left_out(images: Images, run: Run, progress: Progress) -> None:
 
 
 def _is_finished(config: Experiment, images: Images, run: Run) -> bool:
-    """Whether there is nothing left to do; an error if the run cannot go on."""
+    """Whether nothing is left to do; an error if the run cannot go on."""
     changed = differences(read_experiment(run.config), config)
     if changed:
         raise ConfigError(
@@ -205,7 +205,7 @@ def _begin(
 
 
 def data_change(data: str, images: Images, run: Run) -> str | None:
-    """In words, if the images are not those that the run was begun with."""
+    """A sentence, if the images are not those that the run was begun with."""
     path = run / "environment.json"
     before = run.read_json("environment.json").get("data") if path.exists() else None
     now = images.fingerprint
@@ -217,22 +217,22 @@ def data_change(data: str, images: Images, run: Run) -> str | None:
 
 
 def _begin_with(model: Encoder, encoder: EncoderConfig, folder: str) -> None:
-    given = load_model_folder(folder)
-    begun, own = given.network.state_dict(), model.state_dict()
-    other = other_network(given.description.network.encoder, encoder)
-    if other or {n: e.shape for n, e in begun.items()} != {n: e.shape for n, e in own.items()}:
+    begun_with = load_model_folder(folder)
+    weights, own = begun_with.network.state_dict(), model.state_dict()
+    other = other_network(begun_with.description.network.encoder, encoder)
+    if other or {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in own.items()}:
         what = f" ({other})" if other else ""
         raise ConfigError(
             f"the model in {folder} is another network than the one that is to be trained{what}",
             hint="leave the encoder's settings and the size of the images as the model has them",
         )
-    model.load_state_dict(begun)
+    model.load_state_dict(weights)
 
 
 def other_network(one: EncoderConfig, other: EncoderConfig) -> str:
-    """In which settings they differ, also in those that no weight tells of."""
-    plain = (replace(each, is_pretrained=False) for each in (one, other))
-    return "; ".join(f"encoder.{each}" for each in differences(*plain))
+    """The settings in which two encoders differ, in words; whether weights were pretrained does not count."""
+    plain = (replace(encoder, is_pretrained=False) for encoder in (one, other))
+    return "; ".join(f"encoder.{difference}" for difference in differences(*plain))
 
 
 def _evaluation_steps(config: Experiment, images: Images, steps: int) -> set[int]:

@@ -10,7 +10,7 @@ _LINE_EVERY_S = 10.0
 
 
 class Progress(Protocol):
-    """What `fit` tells of itself."""
+    """Who is told how far a training is."""
 
     def start(self, label: str, total: int, done: int) -> None: ...
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None: ...
@@ -20,7 +20,7 @@ class Progress(Protocol):
 
 
 class _Clock:
-    """Time spent on what is being timed, pauses left out."""
+    """A stopwatch that can be paused."""
 
     def __init__(self) -> None:
         self._running_s, self._since = 0.0, time.monotonic()
@@ -51,16 +51,16 @@ class Silent:
 
 
 class Lines:
-    """A plain line now and then, for logs."""
+    """A plain line every ten seconds, for logs."""
 
     def start(self, label: str, total: int, done: int) -> None:
         self._label, self._total, self._first = label, total, done
-        self._clock, self._shown_at = _Clock(), time.monotonic()
+        self._clock, self._printed_at = _Clock(), time.monotonic()
 
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None:
-        if time.monotonic() - self._shown_at < _LINE_EVERY_S and done < self._total:
+        if time.monotonic() - self._printed_at < _LINE_EVERY_S and done < self._total:
             return
-        self._shown_at = time.monotonic()
+        self._printed_at = time.monotonic()
         elapsed_s = max(1e-9, self._clock.elapsed_s)
         left_s = (self._total - done) * elapsed_s / max(1, done - self._first)
         self.note(
@@ -81,7 +81,7 @@ class Lines:
 
 
 class Bar:
-    """A bar with loss terms, images/s and time left; drops what a narrow terminal has no room for."""
+    """A bar with loss terms, images/s and time left, or fewer of them on a narrow terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -130,7 +130,7 @@ class Bar:
 
 
 def default_progress(*, quiet: bool = False) -> Progress:
-    """A bar where someone watches, lines where the output goes to a file."""
+    """A bar on a terminal, lines where the output goes to a file."""
     if quiet:
         return Silent()
     return Bar() if sys.stderr.isatty() else Lines()

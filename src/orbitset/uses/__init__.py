@@ -1,4 +1,4 @@
-"""What it is used for: embed, rectify, search, verify, find duplicates, recognise, export."""
+"""What a trained model is used for: embed, rectify, search, verify, find duplicates, recognise, export."""
 
 from orbitset.uses.embedding import embed, embed_to_file, rectify_to_folder
 from orbitset.uses.finding import add_to_index, remove_from_index, search_index

@@ -20,18 +20,18 @@ from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import ImageTable, Problem
 from orbitset.errors import DataError, RunError
 from orbitset.models import Model
-from orbitset.models.codes import open_codes, paths_beside
+from orbitset.models.codes import codes_format, open_codes, paths_beside
 from orbitset.precision import Precision
 
 Progress = Callable[[int, int], None]
-"""Images done, and of how many"""
+"""It is told how many images are done, and of how many."""
 _BATCH = 32
 _MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """Codes of images, and which could not be read."""
+    """Codes of images, and the images that could not be read."""
 
     paths: tuple[str, ...]
     codes_ND: np.ndarray
@@ -40,7 +40,7 @@ class Embedded:
 
 @dataclass
 class Summary:
-    """What was done with how many, and what was not."""
+    """How many images were processed, and which were not."""
 
     done: int = 0
     problems: tuple[Problem, ...] = ()
@@ -48,7 +48,7 @@ class Summary:
     """Files in folders that are no images"""
 
     def check(self) -> "Summary":
-        """An error if nothing at all could be done."""
+        """An error if no image could be processed."""
         if not self.done:
             raise _nothing_read(self.problems)
         return self
@@ -61,7 +61,7 @@ def embed(
     precision: Precision = "float32",
     on_progress: Progress | None = None,
 ) -> Embedded:
-    """Codes of files, and of all images in folders, kept in memory."""
+    """Embed image files, and all images in folders; the codes stay in memory."""
     table = find_images(images).table
     return embed_table(model, table, precision=precision, on_progress=on_progress)
 
@@ -73,11 +73,11 @@ def embed_table(
     precision: Precision = "float32",
     on_progress: Progress | None = None,
 ) -> Embedded:
-    """The same of files that were found already."""
+    """Embed the images of a table; the codes stay in memory."""
     stream = ImageStream(table, model.wanted, batch=_BATCH)
     paths: list[str] = []
     codes: list[np.ndarray] = []
-    for places, batch in _each(model, stream, precision, on_progress):
+    for places, batch in _encoded(model, stream, precision, on_progress):
         paths += [table.paths[at] for at in places]
         codes.append(batch)
     if not codes:
@@ -95,8 +95,8 @@ def embed_to_file(
     precision: Precision = "float32",
     on_progress: Progress | None = None,
 ) -> Summary:
-    """The same into a .parquet or .npy file, in memory that does not grow with their number."""
-    codes_file = open_codes(out, model.code_size)
+    """Embed images into a .parquet or .npy file, in memory that does not grow with their number."""
+    why_refused = codes_format(out).why_refused
     written = [out, paths_beside(out)] if out.suffix.lower() == ".npy" else [out]
     for path in written:
         if path.is_dir():
@@ -104,17 +104,17 @@ def embed_to_file(
         if path.exists() and not overwrite:
             hint = "add --overwrite, or choose another name"
             raise RunError(f"{path} exists already", hint=hint, is_usage=True)
-    found = find_images(images)
-    odd = [
+    files = find_images(images)
+    refused = [
         Problem(row, f"{path} {reason}")
-        for row, path in zip(found.table.rows, found.table.paths, strict=True)
-        if (reason := codes_file.refuses(path))
+        for row, path in zip(files.table.rows, files.table.paths, strict=True)
+        if (reason := why_refused(path))
     ]
-    table = found.table.without(odd, "skip")
+    table = files.table.without(refused, "skip")
     stream = ImageStream(table, model.wanted, batch=_BATCH)
-    summary = Summary(ignored=found.ignored)
-    with codes_file as file:
-        for places, codes in _each(model, stream, precision, on_progress):
+    summary = Summary(ignored=files.ignored)
+    with open_codes(out, model.code_size) as file:
+        for places, codes in _encoded(model, stream, precision, on_progress):
             file.write([table.paths[at] for at in places], codes)
             summary.done += len(places)
         summary.problems = (*table.left_out, *stream.problems)
@@ -130,22 +130,21 @@ def rectify_to_folder(
     overwrite: bool = False,
     on_progress: Progress | None = None,
 ) -> Summary:
-    """A PNG of what each image looks like in its canonical pose, named as the image is."""
-    found = find_images(images)
-    table = found.table
+    """Write each image in its canonical pose, as a PNG with the name of the image."""
+    files = find_images(images)
+    table = files.table
     targets = _targets(table, images, out)
     _check_apart(table, targets)
-    taken = [path for path in targets if path.exists()]
-    if taken and not overwrite:
+    existing = [path for path in targets if path.exists()]
+    if existing and not overwrite:
+        more = f", and {len(existing) - 1:,} more" if len(existing) > 1 else ""
         raise RunError(
-            f"{taken[0]} exists already, and {len(taken) - 1:,} more"
-            if len(taken) > 1
-            else f"{taken[0]} exists already",
+            f"{existing[0]} exists already{more}",
             hint="add --overwrite, or choose another folder",
             is_usage=True,
         )
     stream = ImageStream(table, model.wanted, batch=_BATCH)
-    summary = Summary(ignored=found.ignored)
+    summary = Summary(ignored=files.ignored)
     if on_progress is not None:
         on_progress(0, len(table))
     for places, pixels in stream:
@@ -168,13 +167,13 @@ def embedded_batches(
     precision: Precision = "float32",
     on_progress: Progress | None = None,
 ) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Paths and codes, so many at a time; what cannot be read is added to `problems`."""
+    """Paths and codes in batches; images that cannot be read are added to `problems`."""
     stream = ImageStream(table, model.wanted, batch=_BATCH)
     paths: list[str] = []
     codes: list[np.ndarray] = []
-    for places, found in _each(model, stream, precision, on_progress):
+    for places, batch_codes in _encoded(model, stream, precision, on_progress):
         paths += [table.paths[at] for at in places]
-        codes.append(found)
+        codes.append(batch_codes)
         if len(paths) >= batch:
             yield paths, np.concatenate(codes)
             paths, codes = [], []
@@ -183,7 +182,7 @@ def embedded_batches(
     problems += [*table.left_out, *stream.problems]
 
 
-def _each(
+def _encoded(
     model: Model, stream: ImageStream, precision: Precision, on_progress: Progress | None
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     done = 0
@@ -191,8 +190,8 @@ def _each(
         on_progress(0, len(stream.table))
 
     def encode(pixels: np.ndarray) -> np.ndarray:
-        shown = model.place(torch.from_numpy(pixels).to(model.device))
-        codes: np.ndarray = model.encode(shown, precision=precision).cpu().numpy()
+        inputs = model.place(torch.from_numpy(pixels).to(model.device))
+        codes: np.ndarray = model.encode(inputs, precision=precision).cpu().numpy()
         return codes
 
     for places, codes in _side_by_side(encode, stream, is_cpu=model.device.type == "cpu"):
@@ -217,11 +216,11 @@ def _side_by_side(
             for places, pixels in stream:
                 waiting.append((places, threads.submit(encode, pixels)))
                 if len(waiting) > cores:
-                    first, found = waiting.popleft()
-                    yield first, found.result()
+                    first, future = waiting.popleft()
+                    yield first, future.result()
             while waiting:
-                first, found = waiting.popleft()
-                yield first, found.result()
+                first, future = waiting.popleft()
+                yield first, future.result()
     finally:
         for _, future in waiting:
             future.cancel()
@@ -229,25 +228,26 @@ def _side_by_side(
 
 
 def _targets(table: ImageTable, sources: Sequence[Path | str], out: Path) -> list[Path]:
-    """Below folders and in tars the same sub-folders; a name that comes twice gets a number."""
+    """Where each image is written: in the sub-folders that it has below its source. A name that comes twice
+    gets a number."""
     roots = [path for path in map(Path, sources) if path.is_dir() or is_tar(path.name)]
-    wished = []
+    names = []
     for path in map(Path, table.paths):
         inside = next((path.relative_to(root) for root in roots if path.is_relative_to(root)), None)
-        wished.append(out / (inside or Path(path.name)).with_suffix(".png"))
-    counts, taken = dict.fromkeys(wished, 1), set(wished)
+        names.append(out / (inside or Path(path.name)).with_suffix(".png"))
+    counts, taken = dict.fromkeys(names, 1), set(names)
     targets: dict[Path, None] = {}
-    for wish in wished:
-        target = wish
-        while target in targets or (target != wish and target in taken):
-            counts[wish] += 1
-            target = wish.with_stem(f"{wish.stem}-{counts[wish]}")
+    for name in names:
+        target = name
+        while target in targets or (target != name and target in taken):
+            counts[name] += 1
+            target = name.with_stem(f"{name.stem}-{counts[name]}")
         targets[target] = None
     return list(targets)
 
 
 def _check_apart(table: ImageTable, targets: Sequence[Path]) -> None:
-    """Refuse to write over what is read, whatever may be overwritten."""
+    """Refuse to write over an image that is read, even with `overwrite`."""
     sources = {os.path.realpath(path) for path in table.paths}
     for target in targets:
         if os.path.realpath(target) in sources:
@@ -257,7 +257,7 @@ def _check_apart(table: ImageTable, targets: Sequence[Path]) -> None:
 
 
 def _nothing_read(problems: Sequence[Problem]) -> DataError:
-    """The first few reasons, and how many more there are."""
+    """The error that no image could be read, with the first few reasons."""
     reasons = "; ".join(problem.reason for problem in problems[:_MOST_NAMED])
     more = len(problems) - _MOST_NAMED
     return DataError(

@@ -18,10 +18,10 @@ from orbitset.seeds import stream
 
 OPSET = 18
 BATCHES = (1, 64)
-"""At which both are compared"""
+"""The batch sizes at which ONNX and PyTorch are compared"""
 _TRACED = 2
 _LARGEST_DIFFERENCE = 1e-3
-"""Of codes whose entries are about 1, and of pixels of 0 to 1"""
+"""The largest difference allowed; entries of codes are about 1, pixels lie in [0, 1]"""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Exported:
     takes: str
     gives: str
     largest_difference: dict[int, float]
-    """By the number of images in a batch; of values of about 1"""
+    """By the number of images in a batch"""
 
 
 class _Encode(nn.Module):
@@ -75,18 +75,18 @@ def export_onnx(model: Model, folder: Path) -> list[Exported]:
     else:
         parts.append(("decoder", _Decode(model), codes, "codes", "rectified"))
     return [
-        _export(module, folder / f"{name}.onnx", given, takes, gives)
-        for name, module, given, takes, gives in parts
+        _export(module, folder / f"{name}.onnx", inputs, takes, gives)
+        for name, module, inputs, takes, gives in parts
     ]
 
 
-def _export(module: nn.Module, path: Path, given: Tensor, takes: str, gives: str) -> Exported:
+def _export(module: nn.Module, path: Path, inputs: Tensor, takes: str, gives: str) -> Exported:
     module.eval()
-    given = given.clone()  # outside inference mode, which tracing refuses
+    inputs = inputs.clone()  # outside inference mode, which tracing refuses
     with _quiet():
         program = torch.onnx.export(
             module,
-            (given[:_TRACED],),
+            (inputs[:_TRACED],),
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
@@ -96,33 +96,34 @@ def _export(module: nn.Module, path: Path, given: Tensor, takes: str, gives: str
         )
     assert program is not None
     program.save(str(path))
-    found = _compare(module, path, given)
-    if not max(found.values()) <= _LARGEST_DIFFERENCE:
+    differences = _compare(module, path, inputs)
+    largest = max(differences.values())
+    if not largest <= _LARGEST_DIFFERENCE:
         path.unlink()
         raise OrbitsetError(
-            f"the ONNX file of the {path.stem} differs from PyTorch by {max(found.values()):.1e}, "
+            f"the ONNX file of the {path.stem} differs from PyTorch by {largest:.1e}, "
             f"more than {_LARGEST_DIFFERENCE:g}, and was not kept"
         )
-    return Exported(path, takes, gives, found)
+    return Exported(path, takes, gives, differences)
 
 
-def _compare(module: nn.Module, path: Path, given: Tensor) -> dict[int, float]:
+def _compare(module: nn.Module, path: Path, inputs: Tensor) -> dict[int, float]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (name,) = (one.name for one in session.get_inputs())
-    found = {}
+    (name,) = (tensor.name for tensor in session.get_inputs())
+    differences = {}
     for batch in BATCHES:
         with torch.inference_mode():
-            ours = module(given[:batch]).numpy()
-        (theirs,) = session.run(None, {name: given[:batch].numpy()})
-        found[batch] = float(np.abs(ours - theirs).max())
-    return found
+            ours = module(inputs[:batch]).numpy()
+        (theirs,) = session.run(None, {name: inputs[:batch].numpy()})
+        differences[batch] = float(np.abs(ours - theirs).max())
+    return differences
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What the exporter says of itself is of no use here."""
+    """Without the messages of the exporter about itself."""
     log = logging.getLogger("torch.onnx")
     before, log.level = log.level, logging.ERROR
     try:
@@ -134,7 +135,7 @@ def _quiet() -> Iterator[None]:
 
 
 def check_installed() -> None:
-    """Refuse to begin without what the export needs."""
+    """Refuse to begin without the packages that the export needs."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401

@@ -10,19 +10,19 @@ from orbitset.errors import ConfigError
 from orbitset.models import Model, Point
 
 FAR = 0.01
-"""How often a threshold may take different things for the same, if nothing else is asked for"""
+"""The false accept rate of the threshold, unless another is given"""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer, and on what it rests."""
+    """The answer, and its reason."""
 
     distance: float
-    """Squared, of the two codes"""
+    """The squared distance of the two codes"""
     threshold: float
     is_same: bool
     point: Point | None
-    """What the threshold means, if it is one that was measured"""
+    """The rates at the threshold, if it is one that was measured"""
 
 
 def verify_pair(
@@ -33,7 +33,7 @@ def verify_pair(
     far: float = FAR,
     threshold: float | None = None,
 ) -> Verdict:
-    """Whether two images are nearer than a threshold: the given one, or the model's for a FAR."""
+    """Whether two images are nearer than a threshold: by default the model's for a false accept rate."""
     point = None
     if threshold is None:
         point = threshold_of(model, far)
@@ -44,7 +44,7 @@ def verify_pair(
 
 
 def check_distance(name: str, value: float) -> None:
-    """Refuse what is no squared distance."""
+    """Refuse a number that is no squared distance."""
     if not 0 <= value < math.inf:
         raise ConfigError(f"{name} is {value}; give a squared distance, at least 0")
 
@@ -59,8 +59,8 @@ def threshold_of(model: Model, far: float) -> Point:
 
 
 def pair_picture(model: Model, a: Path | str, b: Path | str) -> np.ndarray:
-    """Both images as the model sees them, above what they look like in their canonical pose; uint8."""
-    seen = model.prepare([a, b]).clamp(0, 1).mul(255).round().byte().permute(0, 2, 3, 1).numpy()
-    seen = seen if model.description.input.is_colour else seen[..., 0]
-    rows = [np.concatenate(list(images), axis=1) for images in (seen, model.rectify([a, b]))]
+    """Both images as the model takes them, above their rectified images; uint8."""
+    inputs = model.prepare([a, b]).clamp(0, 1).mul(255).round().byte().permute(0, 2, 3, 1).numpy()
+    inputs = inputs if model.description.input.is_colour else inputs[..., 0]
+    rows = [np.concatenate(list(images), axis=1) for images in (inputs, model.rectify([a, b]))]
     return np.concatenate(rows)
