@@ -76,6 +76,8 @@ def test_transformer_switches_and_contrast_are_exported_as_encoder_and_rectifier
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
 def test_missing_packages_are_named(build_model, tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(OrbitsetError, match=f"exported with {package}, .*pip install onnx onnxscript onnxruntime"):
+    with pytest.raises(
+        OrbitsetError, match=f"exported with {package}, .*pip install onnx onnxscript onnxruntime"
+    ):
         export_onnx(build_model(), tmp_path / "new")
     assert not (tmp_path / "new").exists()
