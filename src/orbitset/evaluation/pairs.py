@@ -70,15 +70,12 @@ class Pairs:
         return side if side < 64 else side // 64 * 64
 
     def counts(self) -> Tensor:
-        """How many same and how many different pairs each block has, (B, 2) on the CPU."""
-        found = []
-        for block in self.blocks:
-            same, different = self.kinds(block)
-            found.append(torch.stack((same.count_nonzero(), different.count_nonzero())))
-        return torch.stack(found).cpu()
+        """The numbers of same and of different pairs in each block, (B, 2) on the CPU."""
+        counts = [kind.count_nonzero() for block in self.blocks for kind in self.kinds(block)]
+        return torch.stack(counts).view(-1, 2).cpu()
 
     def kinds(self, block: Block) -> tuple[Tensor, Tensor]:
-        """Which of the pairs are same and which are different, (R, C) bool; a pair left out is neither."""
+        """Which pairs are same and which are different, (R, C) bool; an excluded pair is neither."""
         same = self._labels_N[block.rows][:, None] == self._labels_N[block.columns]
         different = ~same
         left_out = []
@@ -97,7 +94,7 @@ class Pairs:
         return same, different
 
     def distances(self, block: Block) -> Tensor:
-        """Of all pairs of the block, (R, C); the same bits whenever it is asked."""
+        """The distances of all pairs of the block, (R, C); every call gives the same bits."""
         rows, columns = (
             self._points_ND[self._row_U[chosen]] for chosen in (block.row_codes, block.column_codes)
         )

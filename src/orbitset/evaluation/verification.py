@@ -138,8 +138,8 @@ class _Ranks:
 
     def __init__(self, edges_2K: Tensor) -> None:
         """The first half of `edges_2K` holds the kept distances; both halves are overwritten."""
-        kept, upper = edges_2K.chunk(2)
-        torch.nextafter(kept, kept.new_tensor(inf), out=upper)
+        lower, upper = edges_2K.chunk(2)
+        torch.nextafter(lower, lower.new_tensor(inf), out=upper)
         if edges_2K.is_cpu:
             edges_2K.numpy().sort()  # in place, and faster
         else:
@@ -181,16 +181,16 @@ class _Ranks:
 def _doubled_wins(pairs: Pairs, counts_B2: Tensor, kept_bytes: int) -> int:
     """Keep the rarer kind of pairs, sorted, in parts that fit into memory; count it below the other kind."""
     num_same, num_different = counts_B2.sum(0).tolist()
-    kept, streamed = (0, 1) if num_same <= num_different else (1, 0)
-    num_kept, num_streamed = counts_B2.sum(0)[[kept, streamed]].tolist()
+    rare, streamed = (0, 1) if num_same <= num_different else (1, 0)
+    num_kept, num_streamed = counts_B2.sum(0)[[rare, streamed]].tolist()
     device = pairs.codes.codes.device
     part = kept_bytes // _BYTES_PER_KEPT["cpu" if device.type == "cpu" else "cuda"]
     part = min(max(1, part), _MOST_KEPT)
     part = -(-num_kept // -(-num_kept // part))  # parts of one size
-    ends_B = counts_B2[:, kept].cumsum(0).tolist()
+    ends_B = counts_B2[:, rare].cumsum(0).tolist()
     doubled = 0
     for start in range(0, num_kept, part):
-        ranks = _kept_ranks(pairs, ends_B, kept, start, min(start + part, num_kept))
+        ranks = _kept_ranks(pairs, ends_B, rare, start, min(start + part, num_kept))
         total = torch.zeros((), dtype=torch.int64, device=device)
         for block, count in zip(pairs.blocks, counts_B2[:, streamed].tolist(), strict=True):
             if count:
@@ -199,7 +199,7 @@ def _doubled_wins(pairs: Pairs, counts_B2: Tensor, kept_bytes: int) -> int:
                     distance.masked_fill_(~pairs.kinds(block)[streamed], -1)  # nothing is below it
                 total += ranks.below(distance)
         doubled += int(total)
-    return doubled if kept == 0 else 2 * num_kept * num_streamed - doubled
+    return doubled if rare == 0 else 2 * num_kept * num_streamed - doubled
 
 
 def _kept_ranks(pairs: Pairs, ends_B: list[int], kind: int, start: int, stop: int) -> _Ranks:

@@ -147,8 +147,8 @@ class OrbitBatches:
         visited = [self._passes.num_visited(number) for number in range(self._passes.count)]
         self._batches = [_batches_of(count, orbits_per_batch) for count in visited]
         self._batches_before = [0, *itertools.accumulate(self._batches)]
-        shown = (count * self._passes.width(number) for number, count in enumerate(visited))
-        self._images_before = [0, *itertools.accumulate(shown)]
+        images = (count * self._passes.width(number) for number, count in enumerate(visited))
+        self._images_before = [0, *itertools.accumulate(images)]
         self._alike_N = None if alike_N is None else alike_N.cpu()
         self._alike_values = alike_values
         self._shuffled: tuple[int, Tensor] | None = None

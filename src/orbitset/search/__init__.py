@@ -1,4 +1,4 @@
-"""What codes are good for: finding, grouping and recognising images, and looking at what was found."""
+"""Search among codes: find, group and recognise images, and show the results."""
 
 from orbitset.search.duplicates import Group, find_groups
 from orbitset.search.examples import Examples, Recognised, leave_one_out_threshold
