@@ -75,6 +75,18 @@ def test_what_was_left_out_is_said_at_the_end(orbitset, study, tmp_path):
     assert f"could not be used: {run / 'OE/seed-0/left_out.json'} says what" in done.stderr
 
 
+def test_a_packed_study_is_reported_and_compared_as_its_folder_is(orbitset, fails, study, tmp_path):
+    out = tmp_path / "packed"
+    done = orbitset("report", study.path, "--pack", out, "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(list(out.iterdir())) == 5
+    assert orbitset("report", out, "--json").stdout == done.stdout
+    assert (out / "report.html").read_bytes() == (study / "report.html").read_bytes()
+    compared = [orbitset("compare", folder, "--json").stdout for folder in (study.path, out)]
+    assert compared[0] == compared[1] and json.loads(compared[0])["rows"]
+    fails(orbitset("report", study / "OE/seed-0", "--pack", out), 2, "holds no study")
+
+
 def test_a_table_says_what_was_repeated_and_stays_narrow(orbitset, study):
     done = orbitset("report", study.path)
     assert "3 splits, 1 seed" in done.stdout and "cut down: tiny" in done.stdout

@@ -11,12 +11,9 @@ def _pixels(figure):
 
 
 def test_grid_shows_the_images_it_was_given():
-    images = {
-        "canonical": np.full((3, 1, 8, 8), 255, np.uint8),
-        "transformed": np.zeros((3, 1, 8, 8), np.uint8),
-        "rectified": np.full((3, 1, 8, 8), 128, np.uint8),
-    }
-    shown = _pixels(figures.rectification_grid(images))
+    levels = {"canonical": 255, "transformed": 0, "rectified": 128}
+    rows = [(name, np.full((3, 1, 8, 8), level, np.uint8)) for name, level in levels.items()]
+    shown = _pixels(figures.image_rows(rows))
     height, width = shown.shape[:2]
     middles = [shown[int(height * f), int(width * 0.7), 0] for f in (1 / 6, 3 / 6, 5 / 6)]
     assert middles[0] == 255 and middles[1] == 0 and abs(int(middles[2]) - 128) <= 1
@@ -46,7 +43,8 @@ def test_margin_is_marked_only_where_the_sweep_reaches_it():
 
 
 def test_tsne_map_has_a_colour_per_class():
-    figure = figures.tsne_map(np.random.default_rng(0).random((30, 2)), np.arange(30) % 3, "OJ")
+    points = np.random.default_rng(0).random((30, 2))
+    figure = figures.tsne_maps([("OJ", points)], np.arange(30) % 3)
     assert len(figure.axes[0].collections) == 3
 
 

@@ -74,20 +74,9 @@ def accuracy_curves(
     return figure
 
 
-def rectification_grid(arrays: dict[str, np.ndarray], decoded: str = "rectified") -> Figure:
-    """Canonical, transformed and rectified test images, a column each."""
-    labels = {"canonical": "canonical", "transformed": "transformed", "rectified": decoded}
-    return image_rows([(label, arrays[key]) for key, label in labels.items()])
-
-
 def member_strips(members: np.ndarray) -> Figure:
     """Members of a few orbits, an orbit per row, the canonical one first."""
     return image_rows([(f"orbit {row + 1}", images) for row, images in enumerate(members)])
-
-
-def tsne_map(points: np.ndarray, labels: np.ndarray, title: str) -> Figure:
-    """Test codes in the plane by t-SNE, coloured by class."""
-    return tsne_maps([(title, points)], labels)
 
 
 def tsne_maps(maps: Sequence[tuple[str, np.ndarray]], labels: np.ndarray) -> Figure:

@@ -1,7 +1,7 @@
 """Finished trainings as they were recorded: a folder for each, or packed into the tables of their study.
 
-A packed study is the folder of the study with three files in place of the folders of its trainings, each of
-which begins its lines or names with the training's path in the study, such as OJ/seed-0:
+A packed study is the folder of the study with three files in place of the folders of its trainings. A
+training is named by its path in the study, such as OJ/seed-0, in each line and before each array's name:
 
 trainings.jsonl    the environment, results and times of each training, and the data that it left out
 metrics.jsonl      a line for each evaluation
