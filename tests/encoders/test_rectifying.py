@@ -225,3 +225,12 @@ def test_encoder_settings_out_of_range_are_refused(settings, text):
     with pytest.raises(ConfigError) as info:
         EncoderConfig(**settings)
     assert str(info.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [({"code_norm": "units"}, "code_norm"), ({"unpooling": "corners"}, "unpooling"), ({"pool": 3}, "pool")],
+)  # fmt: skip
+def test_the_network_refuses_choices_that_it_does_not_have(option, word):
+    with pytest.raises(ConfigError, match=f"{word} is .*choose"):
+        RectifyingEncoder(**option)
