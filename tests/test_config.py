@@ -8,6 +8,7 @@ from orbitset.config import (
     UnknownSetting,
     differences,
     from_dict,
+    parse_settings,
     replacing,
     to_dict,
     with_settings,
@@ -269,3 +270,12 @@ def test_names_of_columns_may_look_like_numbers():
     assert (config.classes, config.crops, config.label) == ("2024", "7", "1")
     assert config.orbit == ("2024", "light")
     assert with_settings(config, ["classes=null"]).classes is None
+
+
+def test_settings_are_parsed_into_values_by_name():
+    assert parse_settings([" loss.margin = 2", "seed=1", "seed=3"]) == {
+        "loss.margin": "2",
+        "seed": "3",
+    }
+    with pytest.raises(ConfigError, match="setting 'seed' has no '='; write it as name=value"):
+        parse_settings(["seed"])

@@ -49,8 +49,19 @@ def from_dict(
     return cls(**{k: _convert(hints[k], v, f"{prefix}{k}") for k, v in values.items()})
 
 
-def with_settings(config: T, settings: Iterable[str]) -> T:
-    """A copy with fields set from texts such as 'loss.margin=0.3'.
+def parse_settings(settings: Iterable[str]) -> dict[str, str]:
+    """Texts such as 'loss.margin=0.3' as values by name; the last one counts where a name is set twice."""
+    values = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"setting {setting!r} has no '='; write it as name=value")
+        values[name.strip()] = text.strip()
+    return values
+
+
+def with_settings(config: T, settings: Iterable[str] | Mapping[str, str]) -> T:
+    """A copy with fields set from texts such as 'loss.margin=0.3', or from texts by name.
 
     A field whose metadata says that it `replaces` another one empties that; settings that set both are
     refused.
@@ -60,13 +71,8 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
     3.0
     """
     values = to_dict(config)
-    settings = list(settings)
-    texts = {name.strip(): text.strip() for name, _, text in (s.partition("=") for s in settings)}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise ConfigError(f"setting {setting!r} has no '='; write it as name=value")
-        name = name.strip()
+    texts = settings if isinstance(settings, Mapping) else parse_settings(settings)
+    for name, text in texts.items():
         *path, last = name.split(".")
         place: Any = values
         for part in (*path, last):
@@ -77,9 +83,9 @@ def with_settings(config: T, settings: Iterable[str]) -> T:
             inside = [leaf for leaf in _leaves(values) if leaf.startswith(f"{name}.")]
             raise ConfigError(f"{name} is a group of settings; set one of {', '.join(inside)}")
         owner, hint = _field(config, [*path, last])
-        parent[last] = _read(text.strip(), place, hint)
+        parent[last] = _read(text, place, hint)
         replaced = ".".join([*path, owner.metadata.get("replaces", "")])
-        if not owner.metadata or "null" in (text.strip(), texts.get(replaced)):
+        if not owner.metadata or "null" in (text, texts.get(replaced)):
             continue
         if replaced in texts:
             raise ConfigError(f"{name} and {replaced} contradict each other; set one of them")

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import orbitset
-from orbitset.config import with_settings
+from orbitset.config import parse_settings, with_settings
 from orbitset.datasets.source import open_source
 from orbitset.datasets.video import frames_of
 from orbitset.errors import ConfigError, DataError
@@ -21,7 +21,7 @@ from orbitset.runs.train import train
 
 def described(manifest, **options):
     options = {"orbit": ["person", "session", "light"], "label": "person", **options}
-    settings = options.pop("settings", ())
+    settings = parse_settings(options.pop("settings", ()))
     source = open_source(str(manifest))
     return observed_images(source, options=OrbitOptions(**options), settings=settings)
 
@@ -251,7 +251,11 @@ def test_segments_of_videos_are_orbits(tmp_path, monkeypatch):
             frame = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
             out.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         out.mux(stream.encode())
-    settings = ["orbits.size_px=16", "video.segments.scene_cuts=null", "video.segments.length=10"]
+    settings = {
+        "orbits.size_px": "16",
+        "video.segments.scene_cuts": "null",
+        "video.segments.length": "10",
+    }
     config = observed_videos(open_source(str(tmp_path / "clip.mkv")), settings=settings)
     assert config.video.segments.length == 10 and config.video.segments.gap == 8
     assert (config.orbits.orbit, config.orbits.canonical) == (("segment",), "middle")
@@ -262,5 +266,5 @@ def test_segments_of_videos_are_orbits(tmp_path, monkeypatch):
     assert int(frames.min()) >= 72 > int(frames_of(images.train).max())
     with pytest.raises(DataError, match="0 segments to train on|no segment lies"):
         observed_videos(
-            open_source(str(tmp_path / "clip.mkv")), settings=["video.segments.length=100"]
+            open_source(str(tmp_path / "clip.mkv")), settings={"video.segments.length": "100"}
         )

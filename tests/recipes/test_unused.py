@@ -61,7 +61,7 @@ def test_observed_orbits_refuse_what_only_computed_ones_have(face_manifest):
         observed_images(
             open_source(str(face_manifest)),
             options=OrbitOptions(orbit=["person"]),
-            settings=["orbits.affine.shear=1"],
+            settings={"orbits.affine.shear": "1"},
         )
     request = Request(
         source=str(face_manifest),

@@ -56,6 +56,7 @@ def tune(
 
     Example: orbitset tune affine-digits --methods OJ,OE --images 100000
     """
+    from orbitset.config import parse_settings
     from orbitset.recipes.affine_mnist import METHODS
     from orbitset.recipes.compose import computed_config
     from orbitset.recipes.methods import parse_method
@@ -84,7 +85,7 @@ def tune(
         bases = {method: computed_config(source, method, settings or []) for method in chosen}
         search = Search(
             bases=bases,
-            fixed=tuple(setting.partition("=")[0].strip() for setting in settings or []),
+            fixed=tuple(parse_settings(settings or [])),
             **{name: number for name, number in numbers.items() if number is not None},
         )
     with interruptible(run):

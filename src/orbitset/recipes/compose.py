@@ -1,12 +1,12 @@
 """From what was typed to one complete configuration."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orbitset.config import with_settings
+from orbitset.config import parse_settings, with_settings
 from orbitset.datasets.source import (
     FACES,
     MULTI_PIE,
@@ -53,6 +53,8 @@ from orbitset.recipes.own_images import (
 from orbitset.run_folder import Run
 
 RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
+_OPTIONS = {"method": str, "protocol": str, "train.epochs": float, "seed": int}
+"""Settings that are options of the command line, too"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,27 +75,24 @@ class Request:
     observed: OrbitOptions = OrbitOptions()
     settings: tuple[str, ...] = ()
 
-    def named(self) -> "Request":
-        """The same with settings that have a name of their own in its place: `--set method=AE` is `--method
-        AE`."""
-        own = {"method": str, "protocol": str, "train.epochs": float, "seed": int}
+    def named(self) -> tuple["Request", dict[str, str]]:
+        """The same with the settings that are options too in their place (`--set method=AE` is `--method
+        AE`), and the other settings by name."""
+        settings = parse_settings(self.settings)
         values: dict[str, Any] = {}
-        settings = []
-        for setting in self.settings:
-            name, _, text = (part.strip() for part in setting.partition("="))
-            if name not in own:
-                settings.append(setting)
-                continue
-            try:
-                values[name.removeprefix("train.")] = own[name](text)
-            except ValueError:
-                raise ConfigError(f"{name} is {text!r}; give a number") from None
-        return replace(self, **values, settings=tuple(settings))
+        for name, kind in _OPTIONS.items():
+            if name in settings:
+                text = settings.pop(name)
+                try:
+                    values[name.removeprefix("train.")] = kind(text)
+                except ValueError:
+                    raise ConfigError(f"{name} is {text!r}; give a number") from None
+        return replace(self, **values, settings=()), settings
 
-    def trust_names(self) -> None:
+    def trust_names(self, settings: Mapping[str, str]) -> None:
         """Code that the command line names may run, even where a file names it too."""
-        values = [setting.partition("=")[2] for setting in self.settings]
-        names = [self.source, self.method, self.protocol, self.encoder, *self.measures, *values]
+        own = [self.source, self.method, self.protocol, self.encoder]
+        names = [*own, *self.measures, *settings.values()]
         for name in (part.strip() for text in filter(None, names) for part in text.split(",")):
             if is_name(base_name(name)):
                 trust(name)
@@ -117,8 +116,8 @@ def compose(
     request: Request, *, config_file: Path | None = None, resumed: Run | None = None
 ) -> Composed:
     """The run's own configuration when resuming, a file's, or a recipe's, changed as the user asks."""
-    request = request.named()
-    request.trust_names()
+    request, settings = request.named()
+    request.trust_names(settings)
     if config_file is not None and (request.source is not None or resumed is not None):
         raise ConfigError("--config describes the whole run; leave out X and --resume beside it")
     if resumed is not None and request.source is None:
@@ -140,7 +139,7 @@ def compose(
         config = stored
     else:
         source = _opened(request.source)
-        config, most_orbits = _of_source(source, request, method or "OJ")
+        config, most_orbits = _of_source(source, request, settings, method or "OJ")
     if method is not None and method != config.method:
         config = with_method(config, method)
     if request.protocol is not None and request.protocol != config.protocol:
@@ -150,7 +149,7 @@ def compose(
     if request.init is not None:
         config = _beginning_with(config, request.init)
     with config.belonging():
-        config = _with_numbers(config, request, most_orbits)
+        config = _with_numbers(config, request, settings, most_orbits)
     named_by = request.init or config_file or (None if resumed is None else resumed.path)
     if named_by is not None:
         check_experiment(config, named_by)
@@ -207,10 +206,10 @@ def _opened(spec: str | None) -> Source | None:
 
 
 def _of_source(
-    source: Source | None, request: Request, method: str
+    source: Source | None, request: Request, settings: Mapping[str, str], method: str
 ) -> tuple[Experiment, int | None]:
     """A new configuration for a recipe or data, and how many orbits a batch can have, where that is known."""
-    options, settings = request.observed, request.settings
+    options = request.observed
     if isinstance(source, Videos):
         hint = "say how long with --set video.segments.length=16"
         _refuse(options, "those of videos are segments", hint=hint)
@@ -246,34 +245,36 @@ def _refuse(options: OrbitOptions, reason: str, *, hint: str | None = None) -> N
         raise ConfigError(f"{wrong} describe the orbits of a manifest; {reason}", hint=hint)
 
 
-def _with_numbers(config: Experiment, request: Request, most_orbits: int | None) -> Experiment:
-    """With the length, the seed, the network and the settings that were asked for."""
-    settings = list(request.settings)
+def _with_numbers(
+    config: Experiment, request: Request, settings: Mapping[str, str], most_orbits: int | None
+) -> Experiment:
+    """The same with the length, the seed, the network and the settings of the request."""
+    values: dict[str, str] = {}
     if request.encoder is not None:
         if request.init is not None:
             raise ConfigError("--init takes the model's network; leave out --encoder beside it")
-        settings.insert(0, f"encoder.backbone={request.encoder}")
+        values["encoder.backbone"] = request.encoder
     if request.epochs is not None and config.is_observed:
         config = evaluated_often(config, request.epochs)
     elif request.epochs is not None:
-        settings.insert(0, f"train.epochs={request.epochs}")
+        values["train.epochs"] = str(request.epochs)
     if request.seed is not None:
-        settings.insert(0, f"seed={request.seed}")
-    return with_settings(config, _with_equal_batches(config, settings, most_orbits))
+        values["seed"] = str(request.seed)
+    batch = _equal_batch(config, settings, most_orbits)
+    return with_settings(config, {**values, **settings, **batch})
 
 
-def _with_equal_batches(
-    config: Experiment, settings: Sequence[str], most_orbits: int | None
-) -> list[str]:
+def _equal_batch(
+    config: Experiment, settings: Mapping[str, str], most_orbits: int | None
+) -> dict[str, str]:
     """Where only the members of a batch are set, its orbits change with them: it keeps its number of
     images, if there are as many orbits."""
-    values = {name.strip(): text for name, _, text in (s.partition("=") for s in settings)}
-    members = values.get("orbits.members_per_batch", "").strip()
-    if not members.isdecimal() or "orbits.orbits_per_batch" in values or int(members) < 1:
-        return list(settings)
+    members = settings.get("orbits.members_per_batch", "")
+    if not members.isdecimal() or "orbits.orbits_per_batch" in settings or int(members) < 1:
+        return {}
     images = config.orbits.orbits_per_batch * config.orbits.members_per_batch
     orbits = max(1, round(images / int(members)))
-    return [*settings, f"orbits.orbits_per_batch={min(orbits, most_orbits or orbits)}"]
+    return {"orbits.orbits_per_batch": str(min(orbits, most_orbits or orbits))}
 
 
 def _beginning_with(config: Experiment, folder: Path) -> Experiment:

@@ -1,9 +1,10 @@
 """A training on a user's own grouped images: what is not set is read off the table of images, or chosen and
 printed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 import torch
@@ -77,7 +78,7 @@ def observed_images(
     method: str = "OJ",
     options: OrbitOptions | None = None,
     *,
-    settings: Sequence[str] = (),
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Experiment:
     """Orbits are rows that share some factors, in a folder its sub-folders.
 
@@ -127,7 +128,7 @@ def observed_videos(
     method: str = "OJ",
     *,
     on_problem: OnProblem | None = None,
-    settings: Sequence[str] = (),
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Experiment:
     """Orbits are segments of videos, their targets the frames in the middle.
 
@@ -164,9 +165,9 @@ def observed_videos(
     return replace(_experiment(source, method, orbits, parts, settings, counts), video=video)
 
 
-def is_private(settings: Sequence[str]) -> bool:
+def is_private(settings: Mapping[str, str]) -> bool:
     """Whether settings say that nothing may be written from which an image could be seen."""
-    return any(text.replace(" ", "") == "is_private=true" for text in settings)
+    return settings.get("is_private") == "true"
 
 
 def _experiment(
@@ -174,7 +175,7 @@ def _experiment(
     method_name: str,
     orbits: ObservedConfig,
     evaluation: PairsSettings,
-    settings: Sequence[str],
+    settings: Mapping[str, str],
     counts: tuple[int, int, int],
 ) -> Experiment:
     """The rest of the configuration; counts are of orbits that are trained on, of the members of the largest
@@ -182,7 +183,7 @@ def _experiment(
     num_orbits, most_members, num_images = counts
     method = method_named(method_name)
     members = min(method.members_per_batch, most_members)
-    if "orbits.members_per_batch" in {text.partition("=")[0].strip() for text in settings}:
+    if "orbits.members_per_batch" in settings:
         members = orbits.members_per_batch
     per_batch = max(1, round(_BATCH / members))
     orbits = replace(orbits, orbits_per_batch=min(per_batch, num_orbits), members_per_batch=members)
@@ -202,10 +203,13 @@ def _experiment(
     return evaluated_often(config, min(_MOST_EPOCHS, IMAGES / num_images))
 
 
-def _with_own(config: T, settings: Sequence[str], prefix: str) -> T:
+def _with_own(config: T, settings: Mapping[str, str], prefix: str) -> T:
     """The same with those of the settings that begin so."""
-    texts = [text.strip() for text in settings]
-    own = [text.removeprefix(prefix) for text in texts if text.startswith(prefix)]
+    own = {
+        name.removeprefix(prefix): text
+        for name, text in settings.items()
+        if name.startswith(prefix)
+    }
     with belonging(is_observed=True, prefix=prefix):
         return with_settings(config, own)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from orbitset.config import UnknownSetting, differences, to_dict, with_settings
+from orbitset.config import UnknownSetting, differences, parse_settings, to_dict, with_settings
 from orbitset.errors import ConfigError
 from orbitset.files import file_name
 from orbitset.recipes.experiment import Experiment, read_experiment
@@ -196,29 +196,28 @@ def with_changes(study: Study, settings: Sequence[str], measures: Sequence[str] 
         for line in study.lines
     ]
     marked = []
-    for setting in settings:
-        name = setting.partition("=")[0].strip()
+    for name, text in parse_settings(settings).items():
         if name in _DECIDED:
             raise ConfigError(
                 f"{name} cannot be set for a study, which decides it", hint=_DECIDED[name]
             )
-        new_lines = _with_setting(lines, setting)
+        new_lines = _with_setting(lines, {name: text})
         pairs = zip(lines, new_lines, strict=True)
         if any(old != new and not is_outside(old.label) for old, new in pairs):
-            marked.append(setting)
+            marked.append(f"{name}={text}")
         lines = new_lines
     mark = f"changed: {', '.join(marked)}" if marked else None
     cut_down = "; ".join(filter(None, [study.cut_down, mark])) or None
     return replace(study, lines=tuple(lines), cut_down=cut_down)
 
 
-def _with_setting(lines: Sequence[Line], setting: str) -> list[Line]:
+def _with_setting(lines: Sequence[Line], setting: Mapping[str, str]) -> list[Line]:
     """The lines, changed where they have that setting; an error if none has it."""
     new_lines: list[Line] = []
     errors: list[tuple[float, UnknownSetting, Line]] = []
     for line in lines:
         try:
-            new_lines.append(replace(line, config=with_settings(line.config, [setting])))
+            new_lines.append(replace(line, config=with_settings(line.config, setting)))
         except UnknownSetting as error:
             new_lines.append(line)
             likeness = SequenceMatcher(None, error.name, error.hint or "").ratio()
