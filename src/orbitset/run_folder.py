@@ -19,9 +19,10 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ PACKED = "trainings.jsonl"
 _WRITTEN = (
     "results.json",
     PACKED,
-    *(f"checkpoint/{name}.safetensors" for name in ("latest", "previous", "new")),
+    "checkpoint",
     "metrics.jsonl",
     "timing.jsonl",
     "arrays.npz",
@@ -44,20 +45,13 @@ _WRITTEN = (
     "model-card.md",
     "model.safetensors",
     "left_out.json",
-    "figures/accuracy.png",
-    "figures/orbits.png",
-    "figures/rectified-*.png",
-    "figures/invariance-*.png",
-    "figures/tsne-*.png",
-    *(f"figures/{name}.png" for name in ("tsne", "rectified", "stn", "decoded", "ratio")),
-    *(f"figures/{name}.png" for name in ("auc", "top1", "retrieval")),
-    *(f"tables/results.{suffix}" for suffix in ("md", "tex", "csv", "json")),
-    "tables/tests.csv",
+    "figures",
+    "tables",
     "report.html",
     "environment.json",
 )
-"""The files in the order of their removal: first those that make a folder look like a run to resume"""
-_NEEDED = ("results.json", "metrics.jsonl", "arrays.npz", "model.safetensors", "environment.json")
+"""In the order of their removal: first what makes a folder look like a run to resume"""
+_RECORDED = ("results.json", "metrics.jsonl", "arrays.npz", "environment.json")
 
 
 Kind = Literal["run", "demo", "study", "search"]
@@ -85,12 +79,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        return all((self / name).is_file() for name in _NEEDED)
+        return self.has_results and (self / "model.safetensors").is_file()
 
     @property
     def has_results(self) -> bool:
         """Whether it is finished, apart from the weights, which a recorded run does not come with."""
-        return all((self / name).is_file() for name in _NEEDED if name != "model.safetensors")
+        return all((self / name).is_file() for name in _RECORDED)
 
     @property
     def is_trained(self) -> bool:
@@ -142,13 +136,11 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Let only one process at a time write the folder; the lock ends with the process."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(FileLock(self / ".lock").acquire(timeout=0))
-            except Timeout:
-                raise RunError(
-                    f"another process is writing {self.path}; wait for it to end"
-                ) from None
+        try:
+            lock = FileLock(self / ".lock").acquire(timeout=0)
+        except Timeout:
+            raise RunError(f"another process is writing {self.path}; wait for it to end") from None
+        with lock:
             yield
 
     @property
@@ -262,20 +254,22 @@ class Run:
         write_atomically(self / name, text.encode())
 
     def clear(self) -> None:
-        """Remove what a run wrote, except its configuration; other files stay."""
-        self._remove(_WRITTEN)
+        """Remove what a run wrote, except its configuration. Other files stay, unless they lie in its folders
+        of figures, tables and checkpoints."""
+        for name in _WRITTEN:
+            self._remove(name)
 
     def remove_checkpoint(self) -> None:
         """Remove the checkpoints, each of which is at least three times as large as the weights."""
-        self._remove(name for name in _WRITTEN if name.startswith("checkpoint/"))
+        self._remove("checkpoint")
 
-    def _remove(self, patterns: Iterable[str]) -> None:
-        for pattern in patterns:
-            for entry in self.path.glob(pattern):
-                entry.unlink()
-        for folder in (self / "checkpoint", self / "figures", self / "tables"):
-            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-                folder.rmdir()
+    def _remove(self, name: str) -> None:
+        path = self / name
+        if path.is_dir():
+            if not path.is_symlink():
+                shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _is_foreign(path: Path) -> bool:
