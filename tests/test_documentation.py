@@ -1,5 +1,6 @@
 """Documents cannot go stale: their code runs, and the command reference is current."""
 
+import json
 import re
 import subprocess
 import sys
@@ -21,6 +22,35 @@ def test_python_in_the_documents_runs(page, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "own"),
+    [
+        ("affine-digits", ["--measure", "my_measures:purity", "--protocol", "my_protocols:Mine"]),
+        ("my_data:images", ["--orbit", "thing", "--protocol", "my_pairs:AtRate"]),
+    ],
+    ids=["computed", "observed"],
+)
+def test_measures_protocols_and_sources_of_the_documents_are_trained_with(
+    orbitset, tmp_path, monkeypatch, source, own
+):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "own-loss.md").read_text()
+    for module, text in re.findall(r"```python\n# (my_\w+\.py)\n(.*?)```", page, re.S):
+        Path(module).write_text(text)
+        monkeypatch.delitem(sys.modules, module.removesuffix(".py"), raising=False)
+    small = [
+        "encoder.channels=4",
+        "encoder.code_size=8",
+        "train.epochs=0.005",
+        "train.evaluations=1",
+    ]
+    settings = [part for setting in small for part in ("--set", setting)]
+    done = orbitset("train", source, *own, *settings, "--out", "run", "--json")
+    assert done.returncode == 0, done.stderr
+    measures = {row["metric"] for row in json.loads(done.stdout)["rows"]}
+    assert measures == ({"auc", "purity"} if source == "affine-digits" else {"tar"})
 
 
 def test_command_reference_is_current():

@@ -88,6 +88,16 @@ def test_an_existing_run_is_refused_and_kept(tmp_path):
     assert run.records() == [{"step": 1}]
 
 
+def test_a_run_that_failed_before_its_first_record_is_replaced(tmp_path):
+    run = made(tmp_path / "run")
+    run.rewind("metrics.jsonl", -1)
+    run.note_environment(device="cpu", seed=0)
+    Run(run.path).create({**CONFIG, "name": "other"})
+    assert run.config["name"] == "other"
+    with pytest.raises(RunError, match="holds a run; choose another folder"):
+        run.check_free(kind="demo")
+
+
 def test_overwriting_removes_what_the_run_wrote_and_keeps_what_it_did_not(tmp_path):
     run = made(tmp_path / "run")
     for name in ("metrics.jsonl", "results.json", "model.safetensors", "notes.txt"):

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from orbitset.errors import ConfigError
@@ -97,7 +98,7 @@ def import_named(name: str, *, what: str, named_by: Path | str | None = None) ->
         is_missing = isinstance(error, ModuleNotFoundError) and (
             f"{module_name}.".startswith(f"{error.name}.")
         )
-        reason = str(error) if is_missing else f"{type(error).__name__} in {module_name}: {error}"
+        reason = str(error) if is_missing else described_error(error)
         raise ConfigError(
             f"cannot import the {what} {name}: {reason}",
             hint="install its package, or call orbitset from the folder in which it lies"
@@ -111,6 +112,25 @@ def import_named(name: str, *, what: str, named_by: Path | str | None = None) ->
             f"{module_name} has no {attribute}" + (f"; did you mean {near[0]}?" if near else "")
         )
     return getattr(module, attribute)
+
+
+def user_traceback(error: BaseException) -> TracebackType | None:
+    """The traceback of an error from the first frame in trusted code on; None if there is no such frame."""
+    trace = error.__traceback__
+    while trace and not _is_trusted(str(trace.tb_frame.f_globals.get("__name__"))):
+        trace = trace.tb_next
+    return trace
+
+
+def described_error(error: BaseException) -> str:
+    """Type and message of an error in trusted code, and the line of that code which it came from."""
+    place, trace = "", user_traceback(error)
+    while trace is not None:
+        if _is_trusted(str(trace.tb_frame.f_globals.get("__name__"))):
+            file = os.path.relpath(trace.tb_frame.f_code.co_filename)
+            place = f" ({file}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def command() -> str:

@@ -92,6 +92,12 @@ class Run:
         return (self / "results.json").is_file()  # the last thing a training writes
 
     @property
+    def is_begun(self) -> bool:
+        """Whether its training got as far as its first record or checkpoint."""
+        names = ("results.json", "metrics.jsonl", "model.safetensors", "checkpoint/*.safetensors")
+        return any(path.stat().st_size for name in names for path in self.path.glob(name))
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints, while training."""
         return self / "checkpoint"
@@ -158,7 +164,7 @@ class Run:
             raise RunError(
                 f"{self.path} is a file; choose another folder with --out", is_usage=True
             )
-        if self.exists and not overwrite:
+        if self.exists and not overwrite and (kind != "run" or self.is_begun):
             raise RunError(
                 f"{self.path} already holds a run",
                 hint="add --resume to go on with it, --overwrite to start anew, "

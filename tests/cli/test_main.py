@@ -136,6 +136,27 @@ def test_an_existing_run_needs_resume_or_overwrite(orbitset, fails, finished):
     assert (finished / "model.safetensors").read_bytes() == before
 
 
+FAILING = """
+def loss(codes, batch):
+    return first(codes)
+
+def first(codes):
+    return codes.mean() * {}["weight"]
+"""
+
+
+def test_an_error_in_the_user_s_own_code_shows_its_line_and_no_other_code(
+    orbitset, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing_losses.py").write_text(FAILING)
+    own = ["--loss", "failing_losses:loss", "--out", "run"]
+    done = orbitset("train", "affine-digits", *own, *SETTINGS)
+    assert done.returncode == 1 and not (tmp_path / "run").exists()
+    assert "error: KeyError: 'weight' (failing_losses.py, line 6)" in done.stderr
+    assert done.stderr.count('File "') == 2 and "in loss" in done.stderr
+
+
 def test_resume_needs_no_settings_again(orbitset, finished):
     done = orbitset("train", "--resume", "--out", finished.path, "--json")
     assert json.loads(done.stdout)["rows"] == finished.read_json("results.json")["rows"]

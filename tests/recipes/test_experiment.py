@@ -10,6 +10,7 @@ from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.affine_mnist import affine_mnist
 from orbitset.recipes.experiment import (
     Experiment,
+    protocol_named,
     read_experiment,
     resolved,
     with_method,
@@ -225,3 +226,26 @@ def test_classes_and_their_weight_are_set_together(small_faces):
         small_faces("OJ", "orbits.label=null")
     with pytest.raises(ConfigError, match="ST learns from view, .* put it into orbits.orbit"):
         small_faces("ST", "orbits.label=view")
+
+
+LACKING = """
+from dataclasses import dataclass
+from orbitset.protocols import About, Protocol
+
+@dataclass(frozen=True)
+class Few:
+    train: tuple[str, ...] = ()
+
+class Mine(Protocol):
+    orbits = "observed"
+    Settings = Few
+    about = About(how="")
+"""
+
+
+def test_a_protocol_of_observed_orbits_needs_the_settings_of_a_split(tmp_path, monkeypatch):
+    (tmp_path / "lacking_protocols.py").write_text(LACKING)
+    monkeypatch.syspath_prepend(tmp_path)
+    missing = "lack exclude, split_by, test, validation, which .* from orbitset.protocols.PairsSet"
+    with pytest.raises(ConfigError, match=missing):
+        protocol_named("lacking_protocols:Mine")

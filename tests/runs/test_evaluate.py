@@ -1,5 +1,6 @@
 import json
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +145,18 @@ def test_a_measure_from_outside_has_the_scores_of_both_sides(small_faces, recall
         assert {side: len(record["recall"][side]) for side in ("va", "te")} == {"va": 1, "te": 1}
         assert record["recall"]["te"] == [record["recall"]["mean"]]
     assert "recall" in {row["metric"] for row in evaluate_run(run)}
+
+
+def test_a_measure_that_gives_no_number_is_named_and_its_folder_is_free(run, recall, tmp_path):
+    path = tmp_path / "recall_measures.py"
+    path.write_text(path.read_text() + "\ndef word(codes, labels):\n    return 'x'\n")
+    sys.modules.pop("recall_measures", None)
+    config, other = read_experiment(run.config), Run(tmp_path / "run")
+    with pytest.raises(ConfigError, match="the measure recall_measures:word gave 'x'; give a num"):
+        train(replace(config, measures=("recall_measures:word",)), other)
+    assert other.exists and not other.is_begun
+    train(replace(config, measures=(recall,)), other)
+    assert other.is_begun
 
 
 def test_a_measure_of_a_name_that_is_taken_is_refused(run, recall, tmp_path):

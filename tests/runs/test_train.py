@@ -522,3 +522,35 @@ def test_a_loss_from_outside_is_trained_resumed_and_evaluated(tmp_path, monkeypa
         asked("loss.margin=3")
     with pytest.raises(ConfigError, match=r"loss\.temperature is 'cold'; give a number"):
         asked("loss.temperature=cold")
+
+
+BAD = """
+import torch
+
+def of_many(codes, batch):
+    return codes
+
+def without_loss(codes, batch):
+    return {"near": codes.mean()}
+
+def failing(codes, batch):
+    return codes.mean() * (1 / len([]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "error"),
+    [
+        ("of_many", r"the loss bad_losses:of_many gave a tensor of shape \(\d+, 16\); give one number"),
+        ("without_loss", "gave the terms near; give one number, or a dict of numbers with 'loss'"),
+        ("failing", "division by zero"),
+    ],
+)
+def test_a_loss_that_fails_on_the_first_batch_leaves_no_folder(tmp_path, monkeypatch, loss, error):
+    (tmp_path / "bad_losses.py").write_text(BAD)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ORBITSET_TRUST", "bad_losses")
+    request = Request(source="affine-digits", method=f"bad_losses:{loss}", settings=tuple(SMALL))
+    with pytest.raises((ConfigError, ZeroDivisionError), match=error):
+        train(compose_config(request), Run(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -6,6 +6,7 @@ Commands parse and print. Progress and messages go to stderr, data to stdout.
 import io
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -13,9 +14,10 @@ import typer
 
 from orbitset.cli import cache, data, finding, single, studies, using
 from orbitset.cli.comparing import compare
-from orbitset.cli.options import fail
+from orbitset.cli.options import fail, say
 from orbitset.cli.tuning import tune
 from orbitset.errors import OrbitsetError
+from orbitset.outside import described_error, user_traceback
 
 # GNU OpenMP threads that wait by spinning starve each other when anything else runs on the machine.
 # torch reads this when it is loaded, so it must be set before; a user's own choice stays.
@@ -95,11 +97,20 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
         if not is_memory and "out of memory" not in str(error):
-            raise
+            sys.exit(_fail_outside(error))
         sys.exit(fail("not enough memory", "use a smaller batch or smaller images", 1))
     except Exception as error:  # what typer's parser raises; its classes move between versions
         if not hasattr(error, "format_message"):
-            raise
+            sys.exit(_fail_outside(error))
         hint = "orbitset --help lists the commands, orbitset COMMAND --help their options"
         sys.exit(fail(error.format_message(), hint, getattr(error, "exit_code", 2)))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail_outside(error: Exception) -> int:
+    """Say what failed in the user's own code, and show the frames from there on; raise other errors again."""
+    frames = user_traceback(error)
+    if frames is None:
+        raise error
+    say("Traceback (from your own code on):\n" + "".join(traceback.format_tb(frames)))
+    return fail(described_error(error), None, 1)

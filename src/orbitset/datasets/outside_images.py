@@ -17,7 +17,7 @@ from orbitset.datasets.arrays import as_images
 from orbitset.datasets.pictures import InMemory
 from orbitset.datasets.table import ImageTable
 from orbitset.errors import DataError
-from orbitset.outside import import_named
+from orbitset.outside import described_error, import_named
 
 _GIVE = (
     "give images, and a mapping of the names of factors to a value for each image, such as "
@@ -39,7 +39,7 @@ def _called(spec: str, function: Callable[[], Any]) -> ImageTable:
     except DataError:
         raise
     except Exception as error:  # the user's own code
-        raise DataError(f"the source {spec} failed: {type(error).__name__}: {error}") from error
+        raise DataError(f"the source {spec} failed: {described_error(error)}") from error
     is_pair = isinstance(result, tuple | list) and len(result) == 2
     if not is_pair or not isinstance(result[1], Mapping) or not result[1]:
         raise DataError(f"the source {spec} gave {type(result).__name__}; {_GIVE}")

@@ -128,7 +128,21 @@ def measured(codes: Mapping[str, Labelled], measures: Mapping[str, Measure]) -> 
     """The scores of measures from outside on held-out codes."""
     scores = {}
     for name, measure in measures.items():
-        values = {side: float(measure(held.codes, held.labels)) for side, held in codes.items()}
+        values = {
+            side: _number(measure, measure(held.codes, held.labels)) for side, held in codes.items()
+        }
         sides = {side: [value] for side, value in values.items()} if "va" in values else {}
         scores[name] = Score(mean=values["te"], sides=sides)
     return scores
+
+
+def _number(measure: Measure, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(value, "shape", None)
+        text = repr(value) if shape is None else f"a tensor of shape {tuple(shape)}"
+        name = getattr(measure, "__qualname__", type(measure).__name__)
+        raise ConfigError(
+            f"the measure {measure.__module__}:{name} gave {text}; give a number"
+        ) from None

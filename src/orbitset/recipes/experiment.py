@@ -271,6 +271,15 @@ def protocol_named(name: str, named_by: Path | str | None = None) -> type[Protoc
     protocol = import_named(name, what="protocol", named_by=named_by)
     if not (isinstance(protocol, type) and issubclass(protocol, Protocol)):
         raise ConfigError(f"{name} is not a class of protocols (orbitset.protocols.Protocol)")
+    missing = {"split_by", "train", "validation", "test", "exclude"} - {
+        field.name for field in fields(protocol.Settings)
+    }
+    if protocol.orbits == "observed" and missing:
+        raise ConfigError(
+            f"the Settings of the protocol {name} lack {', '.join(sorted(missing))}, which say which "
+            "images are trained and tested on",
+            hint="derive them from orbitset.protocols.PairsSettings",
+        )
     return protocol
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from orbitset.errors import ConfigError
 from orbitset.losses import as_objective
-from orbitset.outside import import_named
+from orbitset.outside import described_error, import_named
 from orbitset.recipes.losses import LossContext
 from orbitset.recipes.methods import Method, base_name, built_in, has_transformer, parse_method
 
@@ -111,9 +111,7 @@ def _build(name: str, loss: Any, settings: dict[str, Any], context: LossContext)
     except ConfigError:
         raise
     except Exception as error:  # the user's own code
-        raise ConfigError(
-            f"the loss {name} cannot be built: {type(error).__name__}: {error}"
-        ) from error
+        raise ConfigError(f"the loss {name} cannot be built: {described_error(error)}") from error
     if not callable(objective):
         raise ConfigError(f"{name} gave {type(objective).__name__}; give a module or a function")
     return as_objective(objective)

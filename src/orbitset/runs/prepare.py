@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from orbitset.recipes.methods import built_in
 from orbitset.results.row import Row, best, eligible
 from orbitset.seeds import stable_seed, stream
 from orbitset.training.progress import Progress
+from orbitset.training.steps import forward
 
 Images = ComputedImages | ObservedSplit
 T = TypeVar("T")
@@ -128,6 +130,14 @@ def build_objective(config: Experiment, images: Images) -> nn.Module:
     return _seeded(
         "loss", config.seed, lambda: build_loss(config.loss, context, config.classify_weight)
     )
+
+
+def try_loss(model: nn.Module, loss: nn.Module, images: Images) -> None:
+    """Refuse a loss from outside that fails on the first batch, before anything is written. Copies are
+    tried, so that training begins as if nothing had been."""
+    device = next(model.parameters()).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+        forward(deepcopy(model), deepcopy(loss), images.batches.batch(0), use_bfloat16=False)
 
 
 def _seeded(purpose: str, seed: int, build: Callable[[], T]) -> T:

@@ -18,6 +18,7 @@ from orbitset.files import write_atomically
 from orbitset.models import load_model_folder
 from orbitset.models.folder import read_description
 from orbitset.recipes.experiment import Experiment, read_experiment, resolved
+from orbitset.recipes.methods import built_in
 from orbitset.run_folder import Run
 from orbitset.runs.describe import describe_model
 from orbitset.runs.prepare import (
@@ -28,6 +29,7 @@ from orbitset.runs.prepare import (
     build_objective,
     build_protocol,
     open_images,
+    try_loss,
 )
 from orbitset.seeds import stable_seed
 from orbitset.training.checkpoint import Weights, has_checkpoint, save_model
@@ -63,6 +65,8 @@ def train(
         _begin_with(model, config.encoder, config.init)
     model = model.to(device)
     loss = build_objective(config, images).to(device)
+    if not is_resumed and built_in(config.method) is None:
+        try_loss(model, loss, images)
     with run.locked():
         if is_resumed and _is_finished(config, images, run):
             results: dict[str, Any] = run.read_json("results.json")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from orbitset.errors import TrainingError
+from orbitset.errors import ConfigError, TrainingError
 
 _COLLAPSED, _COLLAPSED_RANK = 1e-4, 1.1
 _NEVER = torch.iinfo(torch.int64).max
@@ -62,7 +62,7 @@ class Monitor:
         if not self._names:
             self._start(list(terms), terms["loss"].device)
         if terms.keys() != set(self._names):
-            raise ValueError(
+            raise ConfigError(
                 f"the objective gave the terms {', '.join(terms)} after {', '.join(self._names)}; "
                 "give the same ones at every step"
             )

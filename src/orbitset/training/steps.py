@@ -44,7 +44,30 @@ def forward(
             codes, rectified = network(batch.images)
         else:
             codes, rectified = network.encode(batch.images), None  # type: ignore[operator]
-    return loss(codes, batch, rectified), codes
+    terms = loss(codes, batch, rectified)
+    check_terms(loss, terms)
+    return terms, codes
+
+
+def check_terms(loss: nn.Module, terms: Any) -> None:
+    """Refuse what is not a dict of numbers with `loss` among them, and name the function that gave it."""
+    wrong = f"the terms {', '.join(map(str, terms))}" if isinstance(terms, Mapping) else repr(terms)
+    if isinstance(terms, Mapping) and "loss" in terms:
+        bad = [term for term in terms.values() if not is_number(term)]
+        if not bad:
+            return
+        shape = f"a tensor of shape {tuple(bad[0].shape)}" if isinstance(bad[0], Tensor) else None
+        wrong = shape or f"{bad[0]!r}, which is no tensor"
+    function = getattr(loss, "function", type(loss))
+    function = getattr(function, "func", function)
+    name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+    raise ConfigError(
+        f"the loss {name} gave {wrong}; give one number, or a dict of numbers with 'loss'"
+    )
+
+
+def is_number(term: Any) -> bool:
+    return isinstance(term, Tensor) and term.dim() == 0
 
 
 @dataclass
