@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from orbitset.config import differences, to_dict, with_settings
@@ -15,7 +16,6 @@ from orbitset.recipes.compose import (
     RECIPES,
     Request,
     compose,
-    compose_config,
     computed_config,
 )
 from orbitset.recipes.methods import METHODS
@@ -29,7 +29,7 @@ def composed(source=None, *settings, config_file=None, resumed=None, **options):
     request = Request(
         source=source and str(source), settings=settings, observed=observed, **options
     )
-    return compose_config(request, config_file=config_file, resumed=resumed)
+    return compose(request, config_file=config_file, resumed=resumed).config
 
 
 @pytest.fixture
@@ -168,13 +168,13 @@ def test_columns_may_have_numbers_for_names(face_manifest):
     manifest.write_text("\n".join([f"{header},2024", *(f"{row},{row[0]}" for row in rows)]))
     observed = {"orbit": ["person", "light"], "label": "person", "split": "session=1,2/3/4"}
     settings = ("orbits.classes=2024", "classify_weight=0.1")
-    config = compose_config(
+    config = compose(
         Request(source=str(manifest), observed=OrbitOptions(**observed), settings=settings),
-    )
+    ).config
     assert config.orbits.classes == "2024"
-    named = compose_config(
+    named = compose(
         Request(source=str(manifest), observed=OrbitOptions(classes="2024", **observed))
-    )
+    ).config
     assert config == named
 
 
@@ -300,5 +300,19 @@ def test_a_number_set_for_a_text_is_taken_as_text(name, face_manifest):
     more = ["classify_weight=0.1"] if name == "orbits.classes" else []
     values = "2024,light" if name == "orbits.orbit" else "2024"
     request = Request(source=str(manifest), observed=options, settings=(f"{name}={values}", *more))
-    value = getattr(compose_config(request).orbits, name.partition(".")[2])
+    value = getattr(compose(request).config.orbits, name.partition(".")[2])
     assert value == (("2024", "light") if name == "orbits.orbit" else "2024")
+
+
+@pytest.mark.parametrize("name", ["array", "plain"])
+def test_images_that_were_loaded_to_describe_a_training_are_not_loaded_again(
+    name, request, monkeypatch
+):
+    opened = compose(Request(source=str(request.getfixturevalue(name))))
+    again = open_images(opened.config, "cpu").splits
+    with monkeypatch.context() as patch:
+        patch.setattr("orbitset.protocols.images.load_splits", None)  # it is not called
+        splits = open_images(opened.config, "cpu", source=opened.source).splits
+    assert opened.source.splits is None, "the training has taken them"
+    assert torch.equal(splits.train.images, again.train.images)
+    assert torch.equal(splits.test.images, again.test.images)

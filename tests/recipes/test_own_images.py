@@ -11,6 +11,7 @@ from orbitset.config import parse_settings, with_settings
 from orbitset.datasets.source import open_source
 from orbitset.datasets.video import frames_of
 from orbitset.errors import ConfigError, DataError
+from orbitset.protocols.images import Opened
 from orbitset.recipes.own_images import OrbitOptions, observed_images, observed_videos
 from orbitset.recipes.own_images import described_orbits as described_in_words
 from orbitset.run_folder import Run
@@ -256,15 +257,19 @@ def test_segments_of_videos_are_orbits(tmp_path, monkeypatch):
         "video.segments.scene_cuts": "null",
         "video.segments.length": "10",
     }
-    config = observed_videos(open_source(str(tmp_path / "clip.mkv")), settings=settings)
+    opened = Opened(open_source(str(tmp_path / "clip.mkv")))
+    config = observed_videos(opened, settings=settings)
     assert config.video.segments.length == 10 and config.video.segments.gap == 8
     assert (config.orbits.orbit, config.orbits.canonical) == (("segment",), "middle")
-    images = open_images(config, "cpu")
-    assert len(images.train) % 10 == 0 and len(images.sides["te"]) >= 20
+    with monkeypatch.context() as patch:
+        patch.setattr("orbitset.protocols.images.load_observed", None)  # it is not called
+        images = open_images(config, "cpu", source=opened)
+    assert opened.observed is None and len(images.train) % 10 == 0 and len(images.sides["te"]) >= 20
     assert "Near('frame', 8)" in repr(build_protocol(config, images).rule)
     frames = frames_of(images.sides["te"])
     assert int(frames.min()) >= 72 > int(frames_of(images.train).max())
     with pytest.raises(DataError, match="0 segments to train on|no segment lies"):
         observed_videos(
-            open_source(str(tmp_path / "clip.mkv")), settings={"video.segments.length": "100"}
+            Opened(open_source(str(tmp_path / "clip.mkv"))),
+            settings={"video.segments.length": "100"},
         )

@@ -10,7 +10,7 @@ from orbitset.config import UnknownSetting, to_dict
 from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError
 from orbitset.recipes.affine_images import affine_digits
-from orbitset.recipes.compose import Request, compose_config, computed_config
+from orbitset.recipes.compose import Request, compose, computed_config
 from orbitset.recipes.experiment import read_experiment
 from orbitset.recipes.own_images import OrbitOptions, observed_images
 from orbitset.recipes.unused import belonging
@@ -36,7 +36,7 @@ UNUSED = [
 def test_train_and_tune_refuse_it(method, setting, words):
     request = Request(source="affine-digits", method=method, settings=(setting,))
     with pytest.raises(ConfigError, match=words):
-        compose_config(request)
+        compose(request)
     with pytest.raises(ConfigError, match=words):
         computed_config("affine-digits", method, [setting])
 
@@ -52,7 +52,7 @@ def test_a_configuration_file_is_refused_for_it(tmp_path, method, setting, words
     file = tmp_path / "config.json"
     file.write_text(json.dumps(values))
     with pytest.raises(ConfigError, match=words):
-        compose_config(Request(), config_file=file)
+        compose(Request(), config_file=file)
 
 
 def test_observed_orbits_refuse_what_only_computed_ones_have(face_manifest):
@@ -69,7 +69,7 @@ def test_observed_orbits_refuse_what_only_computed_ones_have(face_manifest):
         settings=("evaluation.draws=3",),
     )
     with pytest.raises(ConfigError, match="pairs does not use evaluation.draws, .* one-shot$"):
-        compose_config(request)
+        compose(request)
 
 
 def test_the_estimator_refuses_it():
@@ -85,7 +85,7 @@ def test_what_belongs_to_nobody_is_left_to_the_nearest_name(name):
     with pytest.raises(
         UnknownSetting, match=f"there is no setting '{name}' .did you mean loss.margin?"
     ):
-        compose_config(Request(source="affine-digits", method="OT", settings=(f"{name}=1",)))
+        compose(Request(source="affine-digits", method="OT", settings=(f"{name}=1",)))
 
 
 def test_other_errors_pass():

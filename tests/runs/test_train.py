@@ -24,7 +24,7 @@ from orbitset.protocols.encoding import encoding_with
 from orbitset.protocols.images import load_parts
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.affine_mnist import affine_mnist
-from orbitset.recipes.compose import Request, compose_config
+from orbitset.recipes.compose import Request, compose
 from orbitset.recipes.experiment import read_experiment
 from orbitset.run_folder import Run
 from orbitset.runs.demo import demo_configs
@@ -493,7 +493,7 @@ def test_a_loss_from_outside_is_trained_resumed_and_evaluated(tmp_path, monkeypa
 
     def asked(*settings):
         settings = (*SMALL, "orbits.members_per_batch=2", "train.checkpoint_every_s=0", *settings)
-        return compose_config(Request(source="affine-digits", method=name, settings=settings))
+        return compose(Request(source="affine-digits", method=name, settings=settings)).config
 
     config, run = asked("loss.temperature=0.2"), Run(tmp_path / "whole")
     results = train(config, run)
@@ -511,7 +511,7 @@ def test_a_loss_from_outside_is_trained_resumed_and_evaluated(tmp_path, monkeypa
     again = Run(tmp_path / "again")
     with pytest.raises(KeyboardInterrupt):
         train(config, again, progress=Stop())
-    train(compose_config(Request(), resumed=again), again, resume=True)
+    train(compose(Request(), resumed=again).config, again, resume=True)
     _same_results(run.path, again.path)
     anew = {row["metric"]: row for row in evaluate_run(run, Numbers(shots=(1,), draws=5))}
     (trained,) = (

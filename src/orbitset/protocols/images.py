@@ -4,6 +4,7 @@ Orbits are computed from single images, or observed: images with factors say whi
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +15,8 @@ from orbitset.datasets.decode import Decoding, Progress
 from orbitset.datasets.images import ImageSet, Splits, fingerprint
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.segments import VideoConfig
-from orbitset.datasets.source import Heads, Source, load_observed, load_splits
-from orbitset.datasets.table import Grouping
+from orbitset.datasets.source import Heads, Plain, Source, load_observed, load_splits
+from orbitset.datasets.table import Grouping, Problem
 from orbitset.encoders import Encoder
 from orbitset.errors import DataError, check_choice
 from orbitset.evaluation.labelled import Labelled
@@ -34,6 +35,15 @@ from orbitset.protocols.encoding import ENCODE_BATCH
 from orbitset.seeds import stable_seed
 
 
+@dataclass
+class Opened:
+    """A source, and the images that were loaded from it to describe a training, which the training takes."""
+
+    source: Source
+    splits: Splits | None = None
+    observed: tuple[ObservedImages, tuple[Problem, ...]] | None = None
+
+
 class ComputedImages:
     """Single images in three parts, whose orbits are computed."""
 
@@ -41,7 +51,7 @@ class ComputedImages:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Opened,
         orbits: OrbitConfig,
         *,
         on: str = "test",
@@ -104,16 +114,25 @@ class ComputedImages:
 
 
 def load_parts(
-    source: Source, orbits: OrbitConfig, on: str = "test", *, is_private: bool = False
+    source: Source | Opened, orbits: OrbitConfig, on: str = "test", *, is_private: bool = False
 ) -> Splits:
     """The images that an experiment may look at: the test images only if it is evaluated on them."""
-    splits = load_splits(
-        source,
-        size_px=orbits.canvas_px,
-        is_colour=orbits.is_colour,
-        is_cached=not is_private,
-    )
+    opened = source if isinstance(source, Opened) else Opened(source)
+    splits, opened.splits = opened.splits, None
+    if splits is None or (isinstance(opened.source, Plain) and not _fits(splits, orbits)):
+        splits = load_splits(
+            opened.source,
+            size_px=orbits.canvas_px,
+            is_colour=orbits.is_colour,
+            is_cached=not is_private,
+        )
     return splits if on == "test" else splits.without_test()
+
+
+def _fits(splits: Splits, orbits: OrbitConfig) -> bool:
+    """Whether plain images were loaded in the size and the colours of an experiment."""
+    channels, height, width = splits.train.images.shape[1:]
+    return (channels == 3, height, width) == (orbits.is_colour, orbits.canvas_px, orbits.canvas_px)
 
 
 def grouping(orbits: ObservedConfig, factors: Sequence[str] = ()) -> Grouping:
@@ -153,7 +172,7 @@ class ObservedSplit:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Opened,
         orbits: ObservedConfig,
         parts: Any,
         *,
@@ -164,9 +183,12 @@ class ObservedSplit:
         on_progress: Progress | None = None,
     ) -> None:
         """`parts` are the protocol's settings: `split_by`, `train`, `validation`, `test` and `exclude`."""
-        self.source, self.config, self.device, self.is_private = source, orbits, device, is_private
-        images, self.left_out = load_observed(
-            source,
+        opened = source if isinstance(source, Opened) else Opened(source)
+        self.source, self.config, self.device = opened.source, orbits, device
+        self.is_private = is_private
+        loaded, opened.observed = opened.observed, None
+        images, self.left_out = loaded or load_observed(
+            opened.source,
             grouping(orbits, (parts.split_by, *parts.exclude)),
             decoding(orbits, video, is_private=is_private, device=device),
             on_progress,

@@ -27,6 +27,7 @@ from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError, check_choice
 from orbitset.models.folder import read_description
 from orbitset.outside import is_name, trust
+from orbitset.protocols.images import Opened
 from orbitset.recipes.affine_images import (
     affine_digits,
     affine_images,
@@ -100,16 +101,20 @@ class Request:
 
 @dataclass(frozen=True)
 class Composed:
-    """A configuration, and the source of its images if that had to be opened to make it."""
+    """A configuration, and the source of its images and what was loaded to make it."""
 
     config: Experiment
-    source: Source | None = None
+    source: Opened | None = None
 
     def __str__(self) -> str:
         """What was chosen for a user's own images, in words; nothing about a recipe."""
         if self.config.is_observed:
             return described_orbits(self.config)
-        return described_plain(self.config) if isinstance(self.source, Plain) else ""
+        return (
+            described_plain(self.config)
+            if self.source and isinstance(self.source.source, Plain)
+            else ""
+        )
 
 
 def compose(
@@ -134,12 +139,13 @@ def compose(
                 hint="change single settings with --set",
             )
     method = None if request.method is None else parse_method(request.method)
-    source, most_orbits = None, None
+    opened, most_orbits = None, None
     if stored is not None:
         config = stored
     else:
         source = _opened(request.source)
-        config, most_orbits = _of_source(source, request, settings, method or "OJ")
+        opened = None if source is None else Opened(source)
+        config, most_orbits = _of_source(opened, request, settings, method or "OJ")
     if method is not None and method != config.method:
         config = with_method(config, method)
     if request.protocol is not None and request.protocol != config.protocol:
@@ -155,14 +161,7 @@ def compose(
         check_experiment(config, named_by)
     if config.encoder.backbone != PAPERS:
         check_backbone(config.encoder.backbone, named_by=named_by)
-    return Composed(config, source)
-
-
-def compose_config(
-    request: Request, *, config_file: Path | None = None, resumed: Run | None = None
-) -> Experiment:
-    """The configuration alone."""
-    return compose(request, config_file=config_file, resumed=resumed).config
+    return Composed(config, opened)
 
 
 def computed_config(spec: str, method: str, settings: Sequence[str]) -> Experiment:
@@ -174,7 +173,7 @@ def computed_config(spec: str, method: str, settings: Sequence[str]) -> Experime
         )
     if source is not None and not isinstance(source, Array | Digits | Mnist):
         raise ConfigError(f"{spec} has observed orbits; settings are searched for computed ones")
-    return compose_config(Request(source=spec, method=method, settings=tuple(settings)))
+    return compose(Request(source=spec, method=method, settings=tuple(settings))).config
 
 
 def _of_run(run: Run, source: str | None) -> Experiment:
@@ -206,37 +205,43 @@ def _opened(spec: str | None) -> Source | None:
 
 
 def _of_source(
-    source: Source | None, request: Request, settings: Mapping[str, str], method: str
+    opened: Opened | None, request: Request, settings: Mapping[str, str], method: str
 ) -> tuple[Experiment, int | None]:
     """A new configuration for a recipe or data, and how many orbits a batch can have, where that is known."""
     options = request.observed
+    if opened is None:
+        assert request.source is not None
+        _refuse_computed(options)
+        return RECIPES[request.source](method), None
+    source = opened.source
     if isinstance(source, Videos):
         hint = "say how long with --set video.segments.length=16"
         _refuse(options, "those of videos are segments", hint=hint)
-        config = observed_videos(source, method, on_problem=options.on_problem, settings=settings)
+        config = observed_videos(opened, method, on_problem=options.on_problem, settings=settings)
         return config, None
     if isinstance(source, Plain):
         _refuse(options, f"{source.spec} has no sub-folders: every image there is an orbit")
-        train = load_splits(
+        opened.splits = load_splits(
             source,
             on_problem=options.on_problem or "skip",
             is_cached=not is_private(settings),
-        ).train
-        num, channels, _, size_px = train.images.shape
+        )
+        num, channels, _, size_px = opened.splits.train.images.shape
         return plain_images(source.spec, size_px, num, method, is_colour=channels == 3), num
-    if source is not None and not isinstance(source, Array | Mnist | Digits | Heads):
+    if not isinstance(source, Array | Mnist | Digits | Heads):
         return observed_images(source, method, options, settings=settings), None
+    _refuse_computed(options)
+    splits = opened.splits = load_splits(source)
+    size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None
+    num = len(splits.train)
+    return affine_images(source.spec, size_px, num, method, has_labels=has_labels), num
+
+
+def _refuse_computed(options: OrbitOptions) -> None:
     if options.set_options:
         raise ConfigError(
             f"{options} describe the orbits of a manifest, a CSV or Parquet file, or of a folder"
         )
-    if source is None:
-        assert request.source is not None
-        return RECIPES[request.source](method), None
-    splits = load_splits(source)
-    size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None
-    num = len(splits.train)
-    return affine_images(source.spec, size_px, num, method, has_labels=has_labels), num
 
 
 def _refuse(options: OrbitOptions, reason: str, *, hint: str | None = None) -> None:

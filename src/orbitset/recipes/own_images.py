@@ -12,13 +12,13 @@ import torch
 from orbitset.config import with_settings
 from orbitset.datasets.decode import fitting_size, is_coloured
 from orbitset.datasets.segments import VideoConfig
-from orbitset.datasets.source import Folder, Outside, Source, TableSource, Videos, load_observed
+from orbitset.datasets.source import Folder, Outside, Source, TableSource, load_observed
 from orbitset.datasets.table import ImageTable, OnProblem, Problem, named, stop_if_any
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.protocols import PairsSettings
-from orbitset.protocols.images import decoding, grouping
+from orbitset.protocols.images import Opened, decoding, grouping
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.length import evaluated_often
 from orbitset.recipes.outside_loss import method_named
@@ -124,7 +124,7 @@ def observed_images(
 
 
 def observed_videos(
-    source: Videos,
+    opened: Opened,
     method: str = "OJ",
     *,
     on_problem: OnProblem | None = None,
@@ -150,10 +150,11 @@ def observed_videos(
             "leave orbits.orbit and orbits.crops as they are"
         )
     video = _with_own(VideoConfig(), settings, "video.")
-    images, _ = load_observed(
+    source = opened.source
+    opened.observed = load_observed(
         source, grouping(orbits), decoding(orbits, video, is_private=is_private(settings))
     )
-    trained = images.where("split", ["train"])
+    trained = opened.observed[0].where("split", ["train"])
     num_orbits = len(trained.factors["segment"].unique())
     if num_orbits < 2:
         raise DataError(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from orbitset.datasets.source import Source, open_source
+from orbitset.datasets.source import open_source
 from orbitset.encoders import Encoder, EncoderConfig, build_encoder
 from orbitset.encoders.backbone import check_restorable
 from orbitset.encoders.rectifying import PAPERS
@@ -19,6 +19,7 @@ from orbitset.evaluation.score import Score
 from orbitset.outside import import_named
 from orbitset.protocols import ComputedImages, ObservedSplit, Protocol, encoding_with, raw_pixels
 from orbitset.protocols.contract import Encode, Measure, Scores, evaluate
+from orbitset.protocols.images import Opened
 from orbitset.recipes.experiment import Experiment, check_experiment, protocol_named
 from orbitset.recipes.losses import build_loss
 from orbitset.recipes.methods import built_in
@@ -39,15 +40,15 @@ def open_images(
     device: str,
     progress: Progress | None = None,
     *,
-    source: Source | None = None,
+    source: Opened | None = None,
 ) -> Images:
     """Load the images of an experiment and divide them into what is trained on and what is held out.
 
-    The source need not be opened again if it is at hand.
+    What was opened and loaded to describe the experiment need not be read again.
     """
     check_experiment(config, CONFIGURATION)
-    if source is None or source.spec != config.data:
-        source = open_source(config.data, CONFIGURATION)
+    if source is None or source.source.spec != config.data:
+        source = Opened(open_source(config.data, CONFIGURATION))
     on_progress = None if progress is None else _saying(config.data, progress)
     if config.is_observed:
         return ObservedSplit(

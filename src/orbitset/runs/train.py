@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.config import differences, to_dict
-from orbitset.datasets.source import Source
 from orbitset.encoders import Encoder, EncoderConfig
 from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
 from orbitset.models import load_model_folder
 from orbitset.models.folder import read_description
+from orbitset.protocols.images import Opened
 from orbitset.recipes.experiment import Experiment, read_experiment, resolved
 from orbitset.recipes.methods import built_in
 from orbitset.run_folder import Run
@@ -46,11 +46,11 @@ def train(
     overwrite: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
-    source: Source | None = None,
+    source: Opened | None = None,
 ) -> dict[str, Any]:
     """Train, evaluate and write the run folder; gives what results.json holds.
 
-    The source of the images need not be opened again if it is at hand.
+    Images that were loaded to describe the training need not be loaded again.
     """
     progress = progress or Silent()
     is_resumed = resume and run.exists
