@@ -26,6 +26,15 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+def _import(name):
+    return import_named(name, what="loss")
+
+
+def _import_for_a_file(name, path="config.json"):
+    check_trust({name: "loss"}, path)
+    return _import(name)
+
+
 @pytest.mark.parametrize(
     "name",
     ["plain", ":loss", "plain:", ".plain:loss", "..plain:loss", "package..sub:loss", "a:b:c",
@@ -33,16 +42,16 @@ def folder(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_what_is_no_name_of_code_is_refused(folder, name):
     assert not is_name(name)
-    for named_by in (None, folder):
+    for load in (_import, _import_for_a_file):
         with pytest.raises(
             ConfigError, match=r"the loss .* is not understood; write package.module"
         ):
-            import_named(name, what="loss", named_by=named_by)
+            load(name)
 
 
 def test_the_user_s_own_names_are_imported_and_trusted_from_then_on(folder):
-    assert import_named("plain:loss", what="loss") is len
-    assert import_named("plain:loss", what="loss", named_by=folder / "config.json") is len
+    assert _import("plain:loss") is len
+    assert _import_for_a_file("plain:loss", folder / "config.json") is len
     assert os.environ["ORBITSET_TRUST"] == "plain"
 
 
@@ -50,7 +59,7 @@ def test_names_of_a_file_are_not_imported_nor_any_package_they_lie_in(folder):
     with pytest.raises(
         ConfigError, match=r"config\.json names the loss package\.sub\.code:loss; code"
     ):
-        import_named("package.sub.code:loss", what="loss", named_by=folder / "config.json")
+        _import_for_a_file("package.sub.code:loss", folder / "config.json")
     assert not {"package", "package.sub", "package.sub.code"} & set(sys.modules)
 
 
@@ -59,7 +68,7 @@ def test_names_of_a_file_are_not_imported_nor_any_package_they_lie_in(folder):
 )
 def test_trust_in_a_package_is_trust_in_its_modules(folder, trusted):
     trust(["other", f" {trusted} , another"])
-    assert import_named("package.sub.code:loss", what="loss", named_by=folder / "c.json") is len
+    assert _import_for_a_file("package.sub.code:loss", folder / "c.json") is len
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,7 @@ def test_trust_in_a_package_is_trust_in_its_modules(folder, trusted):
 def test_trust_in_another_module_does_not_count(folder, trusted):
     trust(trusted)
     with pytest.raises(ConfigError, match="only if you trust it"):
-        import_named("package.sub.code:loss", what="loss", named_by=folder / "c.json")
+        _import_for_a_file("package.sub.code:loss", folder / "c.json")
 
 
 @pytest.mark.parametrize("name", ["*", "..", "a b", "a/b.py", ""])
@@ -119,7 +128,7 @@ def test_code_that_lies_in_the_folder_which_names_it_never_runs(folder, monkeypa
             module = "model.package.code"
     trust(module)
     with pytest.raises(ConfigError, match=rf"the module {module} lies in .*model, which names it"):
-        import_named(f"{module}:loss", what="loss", named_by=folder / "model")
+        _import_for_a_file(f"{module}:loss", folder / "model")
     assert module not in sys.modules and "model" not in sys.modules
 
 
@@ -135,7 +144,7 @@ def test_errors_of_the_user_s_code_say_what_cannot_be_imported(folder):
         ("plain:lost", "plain has no lost; did you mean loss?"),
     ):
         with pytest.raises(ConfigError, match=word.replace("?", r"\?")):
-            import_named(name, what="loss")
+            _import(name)
 
 
 def test_a_command_is_written_as_it_was_typed(monkeypatch):

@@ -79,16 +79,13 @@ def check_trust(names: Mapping[str, str], named_by: Path | str) -> None:
             )
 
 
-def import_named(name: str, *, what: str, named_by: Path | str | None = None) -> Any:
+def import_named(name: str, *, what: str) -> Any:
     """What `package.module:name` stands for; modules are also looked for in the current folder.
 
-    `named_by` is the file or folder that names it. Without one the user does, and so trusts its module.
+    The user names it, and so trusts its module; where a file does, `check_trust` comes first.
     """
     module_name = _module_of(name, what)
-    if named_by is None:
-        trust(module_name)
-    else:
-        check_trust({name: what}, named_by)
+    trust(module_name)
     try:
         with _current_folder_last():
             module = importlib.import_module(module_name)

@@ -9,7 +9,7 @@ from orbitset.datasets import outside_images
 from orbitset.datasets.decode import Decoding
 from orbitset.datasets.source import load_observed, open_source
 from orbitset.datasets.table import Grouping
-from orbitset.errors import ConfigError, DataError
+from orbitset.errors import DataError
 
 
 @pytest.fixture
@@ -91,12 +91,3 @@ def test_images_without_a_value_of_the_orbit_are_named(given):
 def test_what_is_not_understood_is_said(given, result, words):
     with pytest.raises(DataError, match=words):
         loaded(given(result))
-
-
-def test_what_a_file_names_is_not_imported_unless_it_is_trusted(tmp_path, monkeypatch):
-    monkeypatch.setenv("ORBITSET_TRUST", "")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "evil_data.py").write_text("open('sprung', 'w')")
-    with pytest.raises(ConfigError, match="code that a file names runs only if you trust it"):
-        open_source("evil_data:images", "config.json").table()
-    assert not (tmp_path / "sprung").exists()

@@ -83,11 +83,6 @@ def test_a_network_that_cannot_be_made_is_refused(nets):
         build_backbone("their_nets:Demanding", in_channels=1, size_px=32)
 
 
-def test_code_that_comes_with_a_model_is_not_run(nets, tmp_path):
-    with pytest.raises(ConfigError, match="names the encoder broken_nets:Net; code that a file"):
-        build_backbone("broken_nets:Net", in_channels=1, size_px=32, named_by=tmp_path)
-
-
 def test_modules_are_looked_for_where_the_program_is_called(tmp_path, monkeypatch):
     (tmp_path / "nets_that_lie_here.py").write_text(NETS)
     monkeypatch.chdir(tmp_path)

@@ -188,7 +188,7 @@ def test_another_protocol_keeps_what_both_have():
 def test_every_configuration_is_read_as_it_was_written(method, small_faces):
     for config in (affine_digits(method), small_faces(method)):
         assert read_experiment(to_dict(config)) == config
-        assert resolved(config) == config
+        assert resolved(config, "config.json") == config
 
 
 def test_the_kinds_of_settings_follow_from_what_is_read(small_faces):

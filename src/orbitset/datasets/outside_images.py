@@ -25,9 +25,9 @@ _GIVE = (
 )
 
 
-def table_of(spec: str, named_by: Path | str | None = None) -> ImageTable:
+def table_of(spec: str) -> ImageTable:
     """The images of a function with their factors, in memory."""
-    return _called(spec, import_named(spec, what="source", named_by=named_by))
+    return _called(spec, import_named(spec, what="source"))
 
 
 @functools.lru_cache(maxsize=1)  # a training looks at its table first, and then takes its images

@@ -105,11 +105,9 @@ class Outside:
     """A function from outside the package, named `package.module:function`, that gives images and factors."""
 
     spec: str
-    named_by: Path | str | None = None
-    """The file that names the function, if the user did not"""
 
     def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
-        table = table_of(self.spec, self.named_by)
+        table = table_of(self.spec)
         return table.without(table.empty(factors), on_problem)
 
 
@@ -175,9 +173,8 @@ ComputedSource = Plain | Array | Digits | Mnist
 Source = ObservedSource | ComputedSource
 
 
-def open_source(spec: str, named_by: Path | str | None = None) -> Source:
-    """What a name or a path stands for; files are listed, none is decoded. `named_by` is the file that names
-    the source, if the user did not.
+def open_source(spec: str) -> Source:
+    """What a name or a path stands for; files are listed, none is decoded.
 
     >>> open_source("heads:20x6")
     Heads(spec='heads:20x6', people=20, lights=6)
@@ -208,7 +205,7 @@ def open_source(spec: str, named_by: Path | str | None = None) -> Source:
     if suffix in ARRAYS and path.is_file():
         return Array(spec, path)
     if is_outside_source(spec):
-        return Outside(spec, named_by)
+        return Outside(spec)
     reason = "it is of no known kind" if path.exists() else "there is no such file or name"
     raise UnknownSource(
         f"{spec} is not data that can be read: {reason}",

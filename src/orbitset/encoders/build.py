@@ -1,6 +1,5 @@
 """From a configuration to a network."""
 
-from pathlib import Path
 from typing import Any
 
 from orbitset.encoders.backbone import BackboneEncoder
@@ -17,18 +16,16 @@ def build_encoder(
     in_channels: int,
     size_px: int,
     has_transformer: bool = False,
-    named_by: Path | str | None = None,
 ) -> Encoder:
-    """The network that a configuration describes, for images of this shape. `named_by` is the file that holds
-    the configuration, if any: a network from outside is then built only if the user trusts it."""
-    encoder = _without_transformer(config, in_channels, size_px, named_by)
+    """The network that a configuration describes, for images of this shape."""
+    encoder = _without_transformer(config, in_channels, size_px)
     if not has_transformer:
         return encoder
     return TransformedEncoder(SpatialTransformer(in_channels=in_channels, size_px=size_px), encoder)
 
 
 def _without_transformer(
-    config: EncoderConfig, in_channels: int, size_px: int, named_by: Path | str | None
+    config: EncoderConfig, in_channels: int, size_px: int
 ) -> RectifyingEncoder | BackboneEncoder:
     settings: dict[str, Any] = {
         "in_channels": in_channels,
@@ -45,6 +42,5 @@ def _without_transformer(
         in_channels=in_channels,
         size_px=size_px,
         is_pretrained=config.is_pretrained,
-        named_by=named_by,
     )
     return BackboneEncoder(backbone, **settings)

@@ -3,7 +3,6 @@
 import difflib
 import inspect
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,28 +13,22 @@ from orbitset.errors import ConfigError
 from orbitset.outside import import_named
 
 
-def check_backbone(name: str, *, named_by: Path | str | None = None) -> None:
+def check_backbone(name: str) -> None:
     """Refuse a name for which there is no network, before anything is built."""
     if name.startswith(TIMM):
         _check_timm(name.removeprefix(TIMM))
     else:
-        _imported(name, named_by)
+        _imported(name)
 
 
 def build_backbone(
-    name: str,
-    *,
-    in_channels: int,
-    size_px: int,
-    is_pretrained: bool = False,
-    named_by: Path | str | None = None,
+    name: str, *, in_channels: int, size_px: int, is_pretrained: bool = False
 ) -> nn.Module:
-    """The network of a name, `timm:NAME` or `package.module:Class`. `named_by` is the file that names it, if
-    the user does not."""
+    """The network of a name, `timm:NAME` or `package.module:Class`."""
     if name.startswith(TIMM):
         return _from_timm(name.removeprefix(TIMM), in_channels, size_px, is_pretrained)
     shape = {"in_channels": in_channels, "size_px": size_px}
-    kind = _imported(name, named_by)
+    kind = _imported(name)
     parameters = inspect.signature(kind).parameters
     try:
         return kind(**{key: value for key, value in shape.items() if key in parameters})
@@ -59,8 +52,8 @@ class Standardised(nn.Module):
         return self.network((images_NCSS - self.mean) / self.sd)
 
 
-def _imported(name: str, named_by: Path | str | None) -> type[nn.Module]:
-    kind = import_named(name, what="encoder", named_by=named_by)
+def _imported(name: str) -> type[nn.Module]:
+    kind = import_named(name, what="encoder")
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ConfigError(f"{name} is no class of networks (torch.nn.Module)")
     return kind

@@ -4,9 +4,9 @@ Loading one builds the network that model.json describes and fills in plain tens
 nothing of the training is needed.
 """
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,18 +65,14 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
     if backbone != PAPERS and not backbone.startswith(TIMM):
         check_trust({backbone: "encoder"}, folder)
     weights = read_weights(folder)
-    with _damaged(folder / DESCRIPTION):
-        if backbone == PAPERS:
-            with torch.device(
-                "meta"
-            ):  # takes no memory, of which model.json may ask for any amount
-                network = _build(description, folder)
-        else:
-            network = _build(description, folder)
+    # without memory at first, of which model.json may ask for any amount
+    place = torch.device("meta") if backbone == PAPERS else contextlib.nullcontext()
+    with _damaged(folder / DESCRIPTION), place:
+        network = _build(description)
     _check_shapes(network, weights, folder)
     check_id(weights, description, folder)
     if backbone == PAPERS:
-        network = _build(description, folder)
+        network = _build(description)
     network.load_state_dict(weights)
     return Model(network.to(device), description)
 
@@ -135,13 +131,12 @@ def read_description(folder: Path) -> Description:
         raise RunError(f"{path} is damaged: {error}") from None
 
 
-def _build(description: Description, folder: Path) -> Encoder:
+def _build(description: Description) -> Encoder:
     return build_encoder(
         replace(description.network.encoder, is_pretrained=False),  # its weights are at hand
         in_channels=description.input.channels,
         size_px=description.input.size_px,
         has_transformer=description.network.has_transformer,
-        named_by=folder,
     )
 
 
@@ -154,7 +149,7 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in tensors.items()}
 
 
-@contextmanager
+@contextlib.contextmanager
 def _damaged(path: Path) -> Iterator[None]:
     """Errors inside are of a file that describes no network."""
     try:

@@ -160,7 +160,7 @@ def compose(
     if named_by is not None:
         check_experiment(config, named_by)
     if config.encoder.backbone != PAPERS:
-        check_backbone(config.encoder.backbone, named_by=named_by)
+        check_backbone(config.encoder.backbone)
     return Composed(config, opened)
 
 

@@ -248,9 +248,9 @@ def with_method(config: Experiment, name: str) -> Experiment:
     return replace(config, method=name, train=train, loss=loss)
 
 
-def with_protocol(config: Experiment, name: str, named_by: Path | str | None = None) -> Experiment:
+def with_protocol(config: Experiment, name: str) -> Experiment:
     """The same with another protocol: settings of the evaluation that both have are kept."""
-    settings = protocol_named(name, named_by).Settings
+    settings = protocol_named(name).Settings
     evaluation = _shared_settings(settings, config.evaluation, "evaluation.")
     can_keep_best = getattr(evaluation, "can_keep_best", False)
     train = config.train if can_keep_best else replace(config.train, keep="last")
@@ -263,12 +263,12 @@ def _shared_settings(settings: type, old: Any, prefix: str) -> Any:
     return from_dict(settings, values, prefix)
 
 
-def protocol_named(name: str, named_by: Path | str | None = None) -> type[Protocol]:
+def protocol_named(name: str) -> type[Protocol]:
     """The protocol of that name; one from outside is imported."""
     if not is_outside(name):
         check_choice("protocol", name, PROTOCOLS)
         return PROTOCOLS[name]
-    protocol = import_named(name, what="protocol", named_by=named_by)
+    protocol = import_named(name, what="protocol")
     if not (isinstance(protocol, type) and issubclass(protocol, Protocol)):
         raise ConfigError(f"{name} is not a class of protocols (orbitset.protocols.Protocol)")
     missing = {"split_by", "train", "validation", "test", "exclude"} - {
@@ -313,13 +313,12 @@ def check_experiment(config: Experiment, named_by: Path | str) -> None:
     check_trust(names, named_by)
 
 
-def resolved(config: Experiment, named_by: Path | str | None = None) -> Experiment:
-    """The experiment with the types of all its settings checked. What comes from outside the package is
-    imported: `named_by` is the file that names it, if the user did not."""
-    if named_by is not None:
-        check_experiment(config, named_by)
-    settings = method_named(config.method, named_by).settings
-    evaluation = protocol_named(config.protocol, named_by).Settings
+def resolved(config: Experiment, named_by: Path | str) -> Experiment:
+    """The experiment with the types of all its settings checked. Code from outside the package is imported,
+    if the user trusts it; `named_by` is the file or folder that names it."""
+    check_experiment(config, named_by)
+    settings = method_named(config.method).settings
+    evaluation = protocol_named(config.protocol).Settings
     return replace(
         config,
         loss=from_dict(settings, to_dict(config.loss), "loss."),

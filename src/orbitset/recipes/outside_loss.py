@@ -11,7 +11,6 @@ import functools
 import inspect
 import typing
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -27,13 +26,12 @@ _BATCH = ("codes", "batch", "rectified")
 _PLAIN = (bool, int, float, str)
 
 
-def method_named(name: str, named_by: Path | str | None = None) -> Method:
-    """The method of that name. One from outside is imported; `named_by` is the file that names it, if the
-    user did not."""
+def method_named(name: str) -> Method:
+    """The method of that name; a loss from outside is imported."""
     known = built_in(parse_method(name))
     if known is not None:
         return known
-    return method_of(name, import_named(base_name(name), what="loss", named_by=named_by))
+    return method_of(name, import_named(base_name(name), what="loss"))
 
 
 def method_of(name: str, loss: Any) -> Method:

@@ -48,7 +48,7 @@ def open_images(
     """
     check_experiment(config, CONFIGURATION)
     if source is None or source.source.spec != config.data:
-        source = Opened(open_source(config.data, CONFIGURATION))
+        source = Opened(open_source(config.data))
     on_progress = None if progress is None else _saying(config.data, progress)
     if config.is_observed:
         return ObservedSplit(
@@ -87,7 +87,7 @@ def _saying(data: str, progress: Progress) -> Callable[[int, int], None]:
 
 def build_protocol(config: Experiment, images: Images) -> Protocol:
     """The protocol that judges the experiment on its held-out images."""
-    protocol = protocol_named(config.protocol, CONFIGURATION)
+    protocol = protocol_named(config.protocol)
     if protocol.orbits != images.config.kind:
         raise ConfigError(
             f"the protocol {config.protocol} is for {protocol.orbits} orbits, and those of {config.data} are "
@@ -106,7 +106,6 @@ def build_model(config: Experiment, images: Images) -> Encoder:
             in_channels=in_channels,
             size_px=size_px,
             has_transformer=config.has_transformer,
-            named_by=CONFIGURATION,
         )
 
     model = _seeded("model", config.seed, lambda: build(config.encoder))
@@ -157,7 +156,7 @@ class Judge:
             name = spec.partition(":")[2]
             if name in (*protocol.about.measures, *self.measures):
                 raise ConfigError(f"two measures are called {name}; rename the function of {spec}")
-            self.measures[name] = import_named(spec, what="measure", named_by=CONFIGURATION)
+            self.measures[name] = import_named(spec, what="measure")
 
     @property
     def kept_by(self) -> str:
