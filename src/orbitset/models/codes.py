@@ -1,54 +1,29 @@
 """Codes of many images, written as they come: Parquet with their paths, or .npy with the paths beside it."""
 
-import contextlib
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 
 from orbitset.errors import ConfigError, OrbitsetError
 
-_HEADER_BYTES = 128
-_GROUP_ROWS = 8_192
-"""The rows that are written to a Parquet file at a time"""
+GROUP_ROWS = 8_192
+"""The rows that are best written to a Parquet file at a time"""
+Write = Callable[[Sequence[str], np.ndarray], None]
+"""Adds the paths of some images and their codes (N, D)"""
 
 
-class CodeWriter(ABC):
-    """What codes and the paths of their images are written to."""
-
-    def __init__(self, code_size: int) -> None:
-        self.code_size = code_size
-        self.files = contextlib.ExitStack()
-        """What is closed in the end, whatever happens"""
-
-    @abstractmethod
-    def write(self, paths: Sequence[str], codes_ND: np.ndarray) -> None: ...
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Write what is left, when all codes have come."""
-
-    @staticmethod
-    @abstractmethod
-    def why_refused(path: str) -> str | None:
-        """Why the file cannot hold a path, if so."""
-
-
-@contextlib.contextmanager
-def open_codes(path: Path, code_size: int) -> Iterator[CodeWriter]:
-    """A .parquet or .npy file, by its suffix, that appears when all is written, and not before."""
-    kind = codes_format(path)
+@contextmanager
+def open_codes(path: Path, code_size: int) -> Iterator[Write]:
+    """Write a .parquet or .npy file, by its suffix, that appears when all is written, and not before."""
+    targets = files_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    targets = [paths_beside(path), path] if kind is _NpyCodes else [path]
     parts = [target.with_name(f".{target.name}.{os.getpid()}.part") for target in targets]
     try:
-        writer = kind(*parts, code_size=code_size)
-        with writer.files:
-            yield writer
-            writer.finish()
+        with (_parquet if len(parts) == 1 else _npy)(*parts, code_size=code_size) as write:
+            yield write
         for part, target in zip(parts, targets, strict=True):
             part.replace(target)
     finally:
@@ -56,11 +31,11 @@ def open_codes(path: Path, code_size: int) -> Iterator[CodeWriter]:
             part.unlink(missing_ok=True)
 
 
-def codes_format(path: Path) -> type["_NpyCodes"] | type["_ParquetCodes"]:
-    """How codes are written, by the suffix of the file."""
+def files_of(path: Path) -> list[Path]:
+    """The files that hold codes and paths, by the suffix of the first."""
     match path.suffix.lower():
         case ".npy":
-            return _NpyCodes
+            return [path, paths_beside(path)]
         case ".parquet" | ".pq":
             try:
                 import pyarrow.parquet  # noqa: F401
@@ -69,12 +44,25 @@ def codes_format(path: Path) -> type["_NpyCodes"] | type["_ParquetCodes"]:
                     "Parquet files are written with PyArrow, which is not installed",
                     hint="pip install pyarrow, or write .npy",
                 ) from None
-            return _ParquetCodes
+            return [path]
     raise ConfigError(f"codes are written as .parquet or .npy, and {path} is neither")
 
 
+def why_refused(file: Path, path: str) -> str | None:
+    """Why a file of codes cannot hold the path of an image, or None if it can."""
+    if file.suffix.lower() == ".npy":
+        if "\n" in path or "\r" in path:
+            return "has a line break in its name, which a list of paths cannot have; write .parquet"
+        return None
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "has a name that is no text, which Parquet cannot have; write .npy"
+    return None
+
+
 def read_codes(path: Path) -> tuple[list[str], np.ndarray]:
-    """What was written: paths and codes."""
+    """Paths and codes of a file that was written here."""
     if path.suffix.lower() == ".npy":
         with paths_beside(path).open(
             encoding="utf-8", errors="surrogateescape", newline="\n"
@@ -97,71 +85,44 @@ def paths_beside(path: Path) -> Path:
     return path.with_suffix(".paths.txt")
 
 
-class _NpyCodes(CodeWriter):
-    """The header is written last, when the number of rows is known, into the room left for it."""
+@contextmanager
+def _npy(codes_part: Path, paths_part: Path, *, code_size: int) -> Iterator[Write]:
+    """Write the header again when the number of rows is known: numpy leaves room for it."""
+    num_rows = 0
+    with (
+        codes_part.open("wb") as codes_file,
+        paths_part.open("w", encoding="utf-8", errors="surrogateescape", newline="\n") as names,
+    ):
 
-    def __init__(self, paths_part: Path, codes_part: Path, *, code_size: int) -> None:
-        super().__init__(code_size)
-        self._rows = 0
-        self._file: BinaryIO = self.files.enter_context(codes_part.open("wb"))
-        self._paths = self.files.enter_context(
-            paths_part.open("w", encoding="utf-8", errors="surrogateescape", newline="\n")
-        )
-        self._file.write(b"\0" * _HEADER_BYTES)
+        def write_header() -> None:
+            header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, code_size)}
+            codes_file.seek(0)
+            np.lib.format.write_array_header_1_0(codes_file, header)
 
-    @staticmethod
-    def why_refused(path: str) -> str | None:
-        if "\n" in path or "\r" in path:
-            return "has a line break in its name, which a list of paths cannot have; write .parquet"
-        return None
+        def write(paths: Sequence[str], codes_ND: np.ndarray) -> None:
+            nonlocal num_rows
+            codes_file.write(np.ascontiguousarray(codes_ND, "<f4").tobytes())
+            names.writelines(f"{path}\n" for path in paths)
+            num_rows += len(paths)
 
-    def write(self, paths: Sequence[str], codes_ND: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(codes_ND, np.float32).tobytes())
-        self._paths.writelines(f"{path}\n" for path in paths)
-        self._rows += len(paths)
-
-    def finish(self) -> None:
-        """The header as numpy writes it, filled up to the room that was left."""
-        shape = (self._rows, self.code_size)
-        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
-        room = _HEADER_BYTES - 10
-        self._file.seek(0)
-        self._file.write(b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little"))
-        self._file.write(header.ljust(room - 1).encode() + b"\n")
+        write_header()
+        yield write
+        write_header()
 
 
-class _ParquetCodes(CodeWriter):
-    def __init__(self, part: Path, *, code_size: int) -> None:
-        import pyarrow.parquet
+@contextmanager
+def _parquet(part: Path, *, code_size: int) -> Iterator[Write]:
+    import pyarrow
+    import pyarrow.parquet
 
-        super().__init__(code_size)
-        self._arrow: Any = pyarrow
-        codes = pyarrow.list_(pyarrow.float32(), code_size)
-        self._schema = pyarrow.schema([("path", pyarrow.string()), ("code", codes)])
-        writer = self._arrow.parquet.ParquetWriter(part, self._schema)
-        self._writer: Any = self.files.enter_context(writer)
-        self._paths: list[str] = []
-        self._codes: list[np.ndarray] = []
+    kind = pyarrow.list_(pyarrow.float32(), code_size)
+    schema = pyarrow.schema([("path", pyarrow.string()), ("code", kind)])
+    with pyarrow.parquet.ParquetWriter(part, schema) as writer:
 
-    @staticmethod
-    def why_refused(path: str) -> str | None:
-        try:
-            path.encode()
-        except UnicodeEncodeError:
-            return "has a name that is no text, which Parquet cannot have; write .npy"
-        return None
+        def write(paths: Sequence[str], codes_ND: np.ndarray) -> None:
+            flat = pyarrow.array(np.ascontiguousarray(codes_ND, np.float32).ravel())
+            codes = pyarrow.FixedSizeListArray.from_arrays(flat, code_size)
+            columns = [pyarrow.array(paths, pyarrow.string()), codes]
+            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
 
-    def write(self, paths: Sequence[str], codes_ND: np.ndarray) -> None:
-        self._paths += paths
-        self._codes.append(np.ascontiguousarray(codes_ND, np.float32))
-        if len(self._paths) >= _GROUP_ROWS:
-            self.finish()
-
-    def finish(self) -> None:
-        if not self._paths:
-            return
-        flat = self._arrow.array(np.concatenate(self._codes).ravel())
-        codes = self._arrow.FixedSizeListArray.from_arrays(flat, self.code_size)
-        columns = [self._arrow.array(self._paths, self._arrow.string()), codes]
-        self._writer.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema))
-        self._paths, self._codes = [], []
+        yield write

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,11 @@ from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import ImageTable, Problem
 from orbitset.errors import DataError, RunError
 from orbitset.models import Model
-from orbitset.models.codes import codes_format, open_codes, paths_beside
+from orbitset.models.codes import GROUP_ROWS, files_of, open_codes, why_refused
 from orbitset.precision import Precision
 
 Progress = Callable[[int, int], None]
-"""It is told how many images are done, and of how many."""
+"""Called with the number of images that are done, and of all."""
 _BATCH = 32
 _MOST_NAMED = 8
 
@@ -44,7 +44,7 @@ class Summary:
 
     done: int = 0
     problems: tuple[Problem, ...] = ()
-    ignored: tuple[str, ...] = field(default=())
+    ignored: tuple[str, ...] = ()
     """Files in folders that are no images"""
 
     def check(self) -> "Summary":
@@ -74,16 +74,17 @@ def embed_table(
     on_progress: Progress | None = None,
 ) -> Embedded:
     """Embed the images of a table; the codes stay in memory."""
-    stream = ImageStream(table, model.wanted, batch=_BATCH)
-    paths: list[str] = []
-    codes: list[np.ndarray] = []
-    for places, batch in _encoded(model, stream, precision, on_progress):
-        paths += [table.paths[at] for at in places]
-        codes.append(batch)
-    if not codes:
-        raise _nothing_read(stream.problems)
-    problems = (*table.left_out, *stream.problems)
-    return Embedded(tuple(paths), np.concatenate(codes), problems)
+    problems: list[Problem] = []
+    batches = list(
+        embedded_batches(
+            model, table, problems, batch=len(table), precision=precision, on_progress=on_progress
+        )
+    )
+    if not batches:
+        raise _nothing_read(problems)
+    paths = [path for paths, _ in batches for path in paths]
+    codes = np.concatenate([codes for _, codes in batches])
+    return Embedded(tuple(paths), codes, tuple(problems))
 
 
 def embed_to_file(
@@ -96,9 +97,7 @@ def embed_to_file(
     on_progress: Progress | None = None,
 ) -> Summary:
     """Embed images into a .parquet or .npy file, in memory that does not grow with their number."""
-    why_refused = codes_format(out).why_refused
-    written = [out, paths_beside(out)] if out.suffix.lower() == ".npy" else [out]
-    for path in written:
+    for path in files_of(out):
         if path.is_dir():
             raise RunError(f"{path} is a folder; choose another name", is_usage=True)
         if path.exists() and not overwrite:
@@ -108,18 +107,17 @@ def embed_to_file(
     refused = [
         Problem(row, f"{path} {reason}")
         for row, path in zip(files.table.rows, files.table.paths, strict=True)
-        if (reason := why_refused(path))
+        if (reason := why_refused(out, path))
     ]
     table = files.table.without(refused, "skip")
-    stream = ImageStream(table, model.wanted, batch=_BATCH)
-    summary = Summary(ignored=files.ignored)
-    with open_codes(out, model.code_size) as file:
-        for places, codes in _encoded(model, stream, precision, on_progress):
-            file.write([table.paths[at] for at in places], codes)
-            summary.done += len(places)
-        summary.problems = (*table.left_out, *stream.problems)
-        summary.check()
-    return summary
+    done, problems = 0, list[Problem]()
+    with open_codes(out, model.code_size) as write:
+        for paths, codes in embedded_batches(
+            model, table, problems, batch=GROUP_ROWS, precision=precision, on_progress=on_progress
+        ):
+            write(paths, codes)
+            done += len(paths)
+        return Summary(done, tuple(problems), files.ignored).check()
 
 
 def rectify_to_folder(
@@ -143,19 +141,15 @@ def rectify_to_folder(
             hint="add --overwrite, or choose another folder",
             is_usage=True,
         )
-    stream = ImageStream(table, model.wanted, batch=_BATCH)
-    summary = Summary(ignored=files.ignored)
-    if on_progress is not None:
-        on_progress(0, len(table))
-    for places, pixels in stream:
-        for at, upright in zip(places, model.rectify_prepared(pixels), strict=True):
+    done, problems = 0, list[Problem]()
+    for places, pixels in _processed(
+        table, model, model.rectify_prepared, problems, on_progress, cores=1
+    ):
+        for at, upright in zip(places, pixels, strict=True):
             targets[at].parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(upright).save(targets[at])
-        summary.done += len(places)
-        if on_progress is not None:
-            on_progress(summary.done + len(stream.problems), len(table))
-    summary.problems = (*table.left_out, *stream.problems)
-    return summary.check()
+        done += len(places)
+    return Summary(done, tuple(problems), files.ignored).check()
 
 
 def embedded_batches(
@@ -168,53 +162,58 @@ def embedded_batches(
     on_progress: Progress | None = None,
 ) -> Iterator[tuple[list[str], np.ndarray]]:
     """Paths and codes in batches; images that cannot be read are added to `problems`."""
-    stream = ImageStream(table, model.wanted, batch=_BATCH)
-    paths: list[str] = []
-    codes: list[np.ndarray] = []
-    for places, batch_codes in _encoded(model, stream, precision, on_progress):
-        paths += [table.paths[at] for at in places]
-        codes.append(batch_codes)
-        if len(paths) >= batch:
-            yield paths, np.concatenate(codes)
-            paths, codes = [], []
-    if paths:
-        yield paths, np.concatenate(codes)
-    problems += [*table.left_out, *stream.problems]
-
-
-def _encoded(
-    model: Model, stream: ImageStream, precision: Precision, on_progress: Progress | None
-) -> Iterator[tuple[list[int], np.ndarray]]:
-    done = 0
-    if on_progress is not None:
-        on_progress(0, len(stream.table))
 
     def encode(pixels: np.ndarray) -> np.ndarray:
         inputs = model.place(torch.from_numpy(pixels).to(model.device))
         codes: np.ndarray = model.encode(inputs, precision=precision).cpu().numpy()
         return codes
 
-    for places, codes in _side_by_side(encode, stream, is_cpu=model.device.type == "cpu"):
-        yield places, codes
+    cores = torch.get_num_threads() if model.device.type == "cpu" else 1
+    paths: list[str] = []
+    parts: list[np.ndarray] = []
+    for places, codes in _processed(table, model, encode, problems, on_progress, cores=cores):
+        paths += [table.paths[at] for at in places]
+        parts.append(codes)
+        if len(paths) >= batch:
+            yield paths, np.concatenate(parts)
+            paths, parts = [], []
+    if paths:
+        yield paths, np.concatenate(parts)
+
+
+def _processed(
+    table: ImageTable,
+    model: Model,
+    process: Callable[[np.ndarray], np.ndarray],
+    problems: list[Problem],
+    on_progress: Progress | None,
+    *,
+    cores: int,
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Places of images in the table and what becomes of these images, batch by batch."""
+    stream, done = ImageStream(table, model.wanted, batch=_BATCH), 0
+    report = on_progress or (lambda done, total: None)
+    report(0, len(table))
+    for places, result in _side_by_side(process, stream, cores):
+        yield places, result
         done += len(places)
-        if on_progress is not None:
-            on_progress(done + len(stream.problems), len(stream.table))
+        report(done + len(stream.problems), len(table))
+    problems += [*table.left_out, *stream.problems]
 
 
 def _side_by_side(
-    encode: Callable[[np.ndarray], np.ndarray], stream: ImageStream, *, is_cpu: bool
+    process: Callable[[np.ndarray], np.ndarray], stream: ImageStream, cores: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """The codes of every batch in order. On a CPU each core encodes a batch of its own: cores that share one
-    wait for each other after every layer."""
-    if not is_cpu or torch.get_num_threads() == 1:
-        yield from ((places, encode(pixels)) for places, pixels in stream)
+    """The results of all batches in order. Each core has a batch of its own: cores that share one wait for
+    each other after every layer."""
+    if cores == 1:
+        yield from ((places, process(pixels)) for places, pixels in stream)
         return
-    cores = torch.get_num_threads()
     waiting: deque[tuple[list[int], Future[np.ndarray]]] = deque()
     try:
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as threads:
             for places, pixels in stream:
-                waiting.append((places, threads.submit(encode, pixels)))
+                waiting.append((places, threads.submit(process, pixels)))
                 if len(waiting) > cores:
                     first, future = waiting.popleft()
                     yield first, future.result()
