@@ -278,6 +278,13 @@ def test_a_folder_knows_what_made_it(tmp_path, config, kind, command):
         run.refuse_search("loaded")
 
 
+def test_the_advice_to_go_on_trusts_the_outside_code_that_the_run_names(tmp_path):
+    run = Run(tmp_path / "run")
+    names = {"method": "mine:loss-STN", "measures": ["mine:purity", "other.mod:far"]}
+    run.create({"name": "x:y", **names, "encoder": {"backbone": "timm:resnet18"}})
+    assert run.resume_command.endswith("--trust mine,other.mod")
+
+
 def test_a_damaged_configuration_is_said_to_be_that(tmp_path):
     run = Run(tmp_path / "run")
     with pytest.raises(RunError, match="there is no run folder") as missing:

@@ -30,10 +30,12 @@ from filelock import FileLock, Timeout
 
 from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
-from orbitset.outside import command
+from orbitset.outside import command, is_name
 
 PACKED = "trainings.jsonl"
 """A packed study has this in place of the folders of its trainings; see results/recorded.py"""
+_NAMING = ("method", "methods", "protocol", "measures", "data", "backbone")
+"""The settings that may name code from outside the package"""
 _WRITTEN = (
     "results.json",
     PACKED,
@@ -136,7 +138,10 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        return f"orbitset {self.command} --resume --out {shlex.quote(str(self.path))}"
+        command = f"orbitset {self.command} --resume --out {shlex.quote(str(self.path))}"
+        modules = dict.fromkeys(_modules_of(self.config if self.exists else {}))
+        modules.pop("timm", None)  # networks of timm are not code of the user's
+        return command + (f" --trust {','.join(modules)}" if modules else "")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -276,6 +281,18 @@ class Run:
                 shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def _modules_of(content: Any, key: str = "") -> Iterator[str]:
+    """The modules from outside the package that a configuration names, at any depth."""
+    if isinstance(content, Mapping):
+        for inner, value in content.items():
+            yield from _modules_of(value, inner)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _modules_of(value, key)
+    elif key in _NAMING and isinstance(content, str) and is_name(content.removesuffix("-STN")):
+        yield content.partition(":")[0]
 
 
 def _is_foreign(path: Path) -> bool:

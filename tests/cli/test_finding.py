@@ -118,7 +118,9 @@ def test_duplicates_are_grouped(orbitset, model_folder, photos, tmp_path):
     (group,) = found["groups"]
     assert {os.path.basename(path) for path in group["paths"]} == {"1.png", "copy of 1.png"}
     done = orbitset("dedupe", model_folder, photos)
-    assert done.stdout.startswith("9 images; 9 of them in 3 groups\n3 images\n           0  ")
+    assert done.stdout.startswith("9 images; 9 of them in 3 groups\nGroups are joined where")
+    assert "squared distance 0.001 or less (false accept rate 0.1%" in done.stdout
+    assert "\n3 images\n           0  " in done.stdout
 
 
 def test_thresholds_of_duplicates_are_checked(orbitset, fails, build_model, photos, tmp_path):

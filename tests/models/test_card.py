@@ -13,6 +13,23 @@ def test_it_says_what_goes_in_and_out_and_how_far_is_too_far(build_model):
     assert "1,234 pairs of images of people, where the same person is the same thing" in card
 
 
+def test_it_says_how_many_pairs_the_thresholds_rest_on_and_in_which_precision_scores_were_taken(
+    build_model,
+):
+    about = build_model().description
+    points = tuple(replace(p, accepted=int(p.far > 0.01)) for p in about.calibration.points)
+    few = replace(about.calibration, different=25, points=points)
+    trained = replace(about.trained, scores={"auc": 0.9}, precision="bfloat16")
+    card = describe_card(replace(about, calibration=few, trained=trained))
+    assert "| 0 of 25 | 20.0% | 0.001 |" in card and "| 5.0% | 80.0% | 0.003 |" in card
+    assert "rest on 25 pairs of different things" in card and "1,000 for 0.1%" in card
+    assert "with the network in bfloat16; thresholds are measured in float32" in card
+    assert few.describe(few.at(0.001)) == (
+        "false accept rate 0 of 25, true accept rate 20.0%; measured on 25 pairs of different things, "
+        "of which a rate of 0.1% needs at least 1,000"
+    )
+
+
 def test_scores_stand_beside_those_of_raw_pixels(build_model):
     about = build_model().description
     scores = {"auc": 0.91234, "own": 0.5}

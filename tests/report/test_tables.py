@@ -7,13 +7,13 @@ import pytest
 
 from orbitset.report.tables import (
     Bold,
+    compared_with_pixels,
     csv_table,
     format_p,
     format_value,
     latex_table,
     markdown_table,
     ordered,
-    pixels_do_as_well,
     score_cells,
     text_table,
     text_tests,
@@ -93,17 +93,20 @@ def test_codes_no_better_than_raw_pixels_are_named_by_measure():
         _row("OJ", "accuracy_validation", mean=0.4321),
         _row("OJ", "invariance", mean=0.0),
     ]
-    said = pixels_do_as_well(rows)
-    assert said is not None and "AUC" not in said and "0.100" not in said
-    assert "top-1 retrieval 0.500, OJ 0.500" in said
-    assert "one-shot accuracy, on validation images 0.500, OJ 0.432" in said
+    said = compared_with_pixels(rows, "54 test images of 9 orbits")
+    assert said is not None and "0.100" not in said and "invariance" not in said
+    assert "raw pixels are as good in top-1 retrieval (0.500, OJ 0.500)" in said
+    better = "one-shot accuracy, on validation images (0.500, OJ 0.432)"
+    assert f"raw pixels are better in {better}" in said
+    assert "OJ is better in verification AUC (0.500, OJ 0.600)" in said
+    assert said.endswith("; on 54 test images of 9 orbits")
 
 
 def test_better_codes_and_figures_that_are_not_known_are_not_named():
-    assert pixels_do_as_well([_row("pixels"), _row("OJ", mean=0.6)]) is None
-    assert pixels_do_as_well([_row("pixels"), _row("OJ", mean=NAN)]) is None
-    assert pixels_do_as_well([_row("pixels", mean=None), _row("OJ", mean=0.1)]) is None
-    assert pixels_do_as_well([_row("OJ", mean=0.1)]) is None
+    assert compared_with_pixels([_row("pixels"), _row("OJ", mean=0.6)]) is None
+    assert compared_with_pixels([_row("pixels"), _row("OJ", mean=NAN)]) is None
+    assert compared_with_pixels([_row("pixels", mean=None), _row("OJ", mean=0.1)]) is None
+    assert compared_with_pixels([_row("OJ", mean=0.1)]) is None
 
 
 def test_text_table_says_what_was_repeated_and_fits_a_narrow_terminal():

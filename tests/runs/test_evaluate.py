@@ -75,10 +75,10 @@ def test_images_that_have_changed_are_said_and_not_trained_on(face_manifest, tmp
     lines = (folder / "faces.csv").read_text().splitlines()
     (folder / lines[-1].split(",")[0]).write_bytes(b"")
     evaluate_run(run, say=said.append)
-    assert any("has changed since it was begun, 144 images then, 143 now" in text for text in said)
+    assert any("have changed since this run was trained, 144 images then, 143 now" in text for text in said)
     assert any("left out: row 145: " in text for text in said)
     (run / "results.json").unlink()
-    with pytest.raises(RunError, match="cannot go on: .* has changed since it was begun"):
+    with pytest.raises(RunError, match="cannot go on: the images in .* have changed since"):
         train(config, run, resume=True)
 
 

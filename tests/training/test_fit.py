@@ -93,8 +93,9 @@ def test_nan_in_the_images_stops_training():
         return made
 
     batches.batch = batch
-    with pytest.raises(TrainingError, match="not finite at step 0"):
+    with pytest.raises(TrainingError, match="not finite at step 0") as error:
         fit(model, loss, batches, steps=3)
+    assert error.value.hint == "look for NaN in the data or in the loss Autoencoder"
 
 
 @pytest.mark.parametrize(

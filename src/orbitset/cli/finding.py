@@ -14,6 +14,7 @@ from orbitset.cli.model_options import (
     Sheet,
     Threshold,
     check_one,
+    counted_of,
     finish,
     load,
     printable,
@@ -127,26 +128,24 @@ def dedupe(
 
     Example: orbitset dedupe runs/mine photos/ --sheet groups.html
     """
-    from orbitset.uses.grouping import FAR, duplicates_sheet, find_duplicates
+    from orbitset.uses.grouping import FAR, duplicates_sheet, find_duplicates, name_threshold
 
     check_one(far, threshold)
+    loaded = load(model, device)
+    limit, about = name_threshold(loaded, FAR if far is None else far, threshold)
     with Counted("embedding", quiet) as counted:
-        groups, looked = find_duplicates(
-            load(model, device),
-            images,
-            far=FAR if far is None else far,
-            threshold=threshold,
-            on_progress=counted,
-        )
-    write_sheet(sheet, lambda: duplicates_sheet(groups))
+        groups, looked = find_duplicates(loaded, images, threshold=limit, on_progress=counted)
+    write_sheet(sheet, lambda: duplicates_sheet(groups, about))
     content = {
         "images": len(looked.paths),
+        "threshold": limit,
         "groups": [
             {"paths": list(group.names), "distances": list(group.distances)} for group in groups
         ],
     }
     grouped = sum(map(len, groups))
-    lines = [f"{len(looked.paths):,} images; {grouped:,} of them in {len(groups):,} groups"]
+    counts = f"{grouped:,} of them in {counted_of(len(groups), 'group')}"
+    lines = [f"{counted_of(len(looked.paths), 'image')}; {counts}", about]
     for group in groups:
         lines.append(f"{len(group)} images")
         lines += [

@@ -163,7 +163,6 @@ def train(
     from orbitset.recipes.compose import Request, compose
     from orbitset.recipes.own_images import OrbitOptions
     from orbitset.report import write_report
-    from orbitset.report.tables import pixels_do_as_well
     from orbitset.run_folder import Run
     from orbitset.runs.train import train as train_experiment
     from orbitset.training.progress import default_progress
@@ -211,11 +210,22 @@ def train(
         )
         page = write_report(run)
     print_results(results, as_json)
-    if no_gain := pixels_do_as_well(results["rows"]):
+    _say_notes(run, results, has_model=config.keeps_weights)
+    say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if config.keeps_weights else ""))
+
+
+def _say_notes(run: "Run", results: dict[str, Any], *, has_model: bool) -> None:
+    """Say where nothing was gained, what thresholds rest on, and what was left out."""
+    from orbitset.models.folder import read_description
+    from orbitset.report.tables import compared_with_pixels
+
+    if no_gain := compared_with_pixels(results["rows"], results.get("tested_on")):
         say(f"\n{textwrap.fill(f'note: {no_gain}. {_NO_GAIN}', 80)}")
+    calibration = read_description(run.path).calibration if has_model else None
+    if calibration is not None and calibration.about_pairs:
+        say(f"\n{textwrap.fill(f'note: {calibration.about_pairs}', 80)}")
     if (run / "left_out.json").exists():
         say(f"\nleft out: {_left_out(run)}\nall of them: {run / 'left_out.json'}")
-    say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if config.keeps_weights else ""))
 
 
 def _left_out(run: "Run") -> str:

@@ -111,11 +111,9 @@ def verify(
         out.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pair_picture(loaded, a, b)).save(out)
     point = verdict.point
-    meaning = (
-        ""
-        if point is None
-        else f" (false accept rate {point.far:.1%}, true accept rate {point.tar:.1%})"
-    )
+    meaning = ""
+    if point is not None and loaded.calibration is not None:
+        meaning = f" ({loaded.calibration.describe(point)})"
     text = (
         f"{'the same' if verdict.is_same else 'different'}: distance {verdict.distance:.4g}, "
         f"threshold {verdict.threshold:.4g}{meaning}"

@@ -66,9 +66,13 @@ def describe_card(about: Description) -> str:
 def _scores(trained: Trained) -> str:
     if not trained.scores:
         return ""
+    precision = ""
+    if trained.precision is not None:
+        precision = f", with the network in {trained.precision}; thresholds are measured in float32"
     card = (
         "\n## How good it is\n\n"
-        "On test images, which were neither trained on nor used to choose the weights.\n"
+        "On test images, which were neither trained on nor used to choose the weights"
+        f"{precision}.\n"
         "\n| measure | this model | raw pixels |\n|---|---|---|\n"
     )
     for name, value in trained.scores.items():
@@ -81,8 +85,11 @@ def _scores(trained: Trained) -> str:
 def _thresholds(calibration: Calibration | None) -> str:
     if calibration is None:
         return ""
-    rows = (f"| {p.far:.1%} | {p.tar:.1%} | {p.threshold:.4g} |\n" for p in calibration.points)
-    return _THRESHOLDS.format(**vars(calibration)) + "".join(rows)
+    rows = (
+        f"| {calibration.rate(p)} | {p.tar:.1%} | {p.threshold:.4g} |\n" for p in calibration.points
+    )
+    about = f"\n{calibration.about_pairs}\n" if calibration.about_pairs else ""
+    return _THRESHOLDS.format(**vars(calibration)) + "".join(rows) + about
 
 
 def _versions(trained: Trained) -> str:

@@ -60,6 +60,8 @@ class Point:
     """The true accept rate: the share of pairs of the same thing that are accepted"""
     threshold: float
     """The squared Euclidean distance of the codes"""
+    accepted: int | None = None
+    """The number of pairs of different things that were accepted; None where it is not known"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,33 @@ class Calibration:
     on: str
     """Which images these were, in words, and what counts as the same"""
     points: tuple[Point, ...] = ()
+    different: int | None = None
+    """The number of pairs of different things among the pairs; None where it is not known"""
+
+    def rate(self, point: Point) -> str:
+        """The false accept rate of a threshold, or `0 of N` where no pair was accepted."""
+        return f"0 of {self.different:,}" if point.accepted == 0 else f"{point.far:.1%}"
+
+    def describe(self, point: Point) -> str:
+        """The rates of a threshold, and how many pairs they rest on."""
+        rates = f"false accept rate {self.rate(point)}, true accept rate {point.tar:.1%}"
+        if self.different is None:
+            return rates
+        return (
+            f"{rates}; measured on {self.different:,} pairs of different things, of which a rate of "
+            f"{point.far:.1%} needs at least {round(1 / point.far):,}"
+        )
+
+    @property
+    def about_pairs(self) -> str:
+        """How many pairs of different things the thresholds rest on, and how many they need."""
+        if self.different is None:
+            return ""
+        needed = ", ".join(f"{round(1 / p.far):,} for {p.far:.1%}" for p in self.points)
+        return (
+            f"The thresholds rest on {self.different:,} pairs of different things. A false accept rate "
+            f"needs at least its inverse: {needed}."
+        )
 
     def at(self, far: float) -> Point:
         """The threshold for a false accept rate that was measured."""
@@ -103,6 +132,8 @@ class Trained:
     """By measure, on test images"""
     baselines: dict[str, float] = field(default_factory=dict)
     """The scores of raw pixels"""
+    precision: str | None = None
+    """In which the network ran for the scores, float32 or bfloat16; None where it is not known"""
 
 
 @dataclass(frozen=True, kw_only=True)

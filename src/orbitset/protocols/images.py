@@ -48,6 +48,7 @@ class ComputedImages:
     """Single images in three parts, whose orbits are computed."""
 
     unused: str | None = None
+    tested_on: str | None = None
 
     def __init__(
         self,
@@ -261,6 +262,13 @@ class ObservedSplit:
         parts = (self.train, *self.sides.values())
         tensors = [tensor for part in parts for tensor in (part.images, *part.factors.values())]
         return {"images": sum(map(len, parts)), "sha256": fingerprint(*tensors)}
+
+    @property
+    def tested_on(self) -> str | None:
+        """How many images and orbits are tested on, in words."""
+        test = self.sides["te"]
+        orbits = int(group_orbits(dict(test.factors), self.config.orbit)[0].max()) + 1
+        return f"{len(test):,} test images of {orbits:,} orbits"
 
     @property
     def label(self) -> str:

@@ -204,25 +204,33 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join([_aligned(blocks), *marks])
 
 
-def pixels_do_as_well(rows: Sequence[_Row]) -> str | None:
-    """At what raw pixels are as good as the trained codes or better, in words; None if at nothing.
+def compared_with_pixels(rows: Sequence[_Row], tested_on: str | None = None) -> str | None:
+    """Each measure of raw pixels and of the trained codes, and who is better, in words; None if the codes are
+    better in all. `tested_on` says on how many images.
 
-    >>> print(pixels_do_as_well([
+    >>> print(compared_with_pixels([
     ...     {"method": "pixels", "metric": "top1", "mean": 0.71},
     ...     {"method": "OJ", "metric": "top1", "mean": 0.69},
-    ... ]))
-    raw pixels do as well: top-1 retrieval 0.710, OJ 0.690
+    ... ], "54 test images"))
+    raw pixels are better in top-1 retrieval (0.710, OJ 0.690); on 54 test images
     """
     pixels = {row["metric"]: row["mean"] for row in rows if row["method"] == "pixels"}
-    better = [
-        f"{metric_name(row['metric'])} {pixels[row['metric']]:.3f}, {row['method']} {row['mean']:.3f}"
-        for row in rows
-        if row["method"] not in BASELINES
-        and row["metric"].removesuffix("_validation") in _HEADLINE_METRICS
-        and None not in (row["mean"], pixels.get(row["metric"]))
-        and row["mean"] <= pixels[row["metric"]]
-    ]
-    return f"raw pixels do as well: {'; '.join(better)}" if better else None
+    parts: dict[str, list[str]] = {}
+    for row in rows:
+        before, after = pixels.get(row["metric"]), row["mean"]
+        is_headline = row["metric"].removesuffix("_validation") in _HEADLINE_METRICS
+        if row["method"] in BASELINES or not is_headline or before is None or after is None:
+            continue
+        if not (math.isfinite(before) and math.isfinite(after)):
+            continue
+        who = f"{row['method']} is better in" if after > before else "raw pixels are better in"
+        who = "raw pixels are as good in" if after == before else who
+        numbers = f"({before:.3f}, {row['method']} {after:.3f})"
+        parts.setdefault(who, []).append(f"{metric_name(row['metric'])} {numbers}")
+    if not any(who.startswith("raw pixels") for who in parts):
+        return None
+    sentences = [f"{who} {', '.join(texts)}" for who, texts in sorted(parts.items(), reverse=True)]
+    return "; ".join([*sentences, *([f"on {tested_on}"] if tested_on else [])])
 
 
 def text_tests(tests: Sequence[_Row], rows: Sequence[dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ from orbitset.protocols import Protocol, encoding_with
 from orbitset.recipes.experiment import Experiment
 from orbitset.results.row import Row
 from orbitset.run_folder import Run
-from orbitset.runs.prepare import Images
+from orbitset.runs.prepare import Images, precision_of
 
 _FARS = (0.001, 0.01, 0.05)
 
@@ -59,6 +59,7 @@ def describe_model(
             versions=environment["versions"],
             scores=_means(rows, config.method, measures),
             baselines=_means(rows, "pixels", measures),
+            precision=precision_of(config, model),
         ),
         calibration=_calibrated(protocol, model),
     )
@@ -89,9 +90,15 @@ def _calibrated(protocol: Protocol, model: Encoder) -> Calibration | None:
         auc=verified.auc,
         equal_error_rate=verified.eer,
         pairs=verified.num_same + verified.num_different,
+        different=verified.num_different,
         on=on,
         points=tuple(
-            Point(far=point.max_far, tar=point.tar, threshold=point.threshold)
+            Point(
+                far=point.max_far,
+                tar=point.tar,
+                threshold=point.threshold,
+                accepted=round(point.far * verified.num_different),
+            )
             for point in verified.points
             if point.threshold > -math.inf
         ),

@@ -7,6 +7,7 @@ from orbitset.protocols.contract import Numbers, Say, measured
 from orbitset.results.row import Row
 from orbitset.run_folder import Run
 from orbitset.runs.load import load_run
+from orbitset.runs.prepare import precision_of
 from orbitset.runs.train import data_change
 
 
@@ -22,9 +23,10 @@ def evaluate_run(
     model, images, judge = load_run(run, device=device)
     config = judge.config
     if change := data_change(config.data, images, run):
-        say(f"warning: {change}; figures are of what is there now")
+        say(f"warning: {change}; the scores below are of the images as they are now")
     if images.left_out:
         say(f"left out: {named(images.left_out)}")
+    say(f"scores are taken with the network in {precision_of(config, model)}")
     encode = judge.encoding(model)
     scores = judge.protocol.evaluate_anew(encode, numbers or Numbers(), say)
     if judge.measures:

@@ -17,6 +17,7 @@ from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError
 from orbitset.evaluation.score import Score
 from orbitset.outside import import_named
+from orbitset.precision import in_bfloat16
 from orbitset.protocols import ComputedImages, ObservedSplit, Protocol, encoding_with, raw_pixels
 from orbitset.protocols.contract import Encode, Measure, Scores, evaluate
 from orbitset.protocols.images import Opened
@@ -138,6 +139,12 @@ def try_loss(model: nn.Module, loss: nn.Module, images: Images) -> None:
     device = next(model.parameters()).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         forward(deepcopy(model), deepcopy(loss), images.batches.batch(0), use_bfloat16=False)
+
+
+def precision_of(config: Experiment, model: nn.Module) -> str:
+    """The precision in which the network runs when it is scored."""
+    device = next(model.parameters()).device
+    return "bfloat16" if in_bfloat16(config.train.precision, device) else "float32"
 
 
 def _seeded(purpose: str, seed: int, build: Callable[[], T]) -> T:

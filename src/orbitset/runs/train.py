@@ -140,6 +140,7 @@ def _finish(
         describe_model(config, images, judge.protocol, run, model, rows)
     results = {
         "rows": [row.to_json() for row in rows],
+        "tested_on": images.tested_on,
         "protocol": {"name": config.protocol, **judge.protocol.about.to_json()},
     }
     run.write_json("results.json", results)
@@ -217,7 +218,7 @@ def data_change(data: str, images: Images, run: Run) -> str | None:
         return None
     counts = (before["images"], now["images"])
     what = "{:,} images then, {:,} now".format(*counts) if counts[0] != counts[1] else "others now"
-    return f"{data} has changed since it was begun, {what}"
+    return f"the images in {data} have changed since this run was trained, {what}"
 
 
 def _begin_with(model: Encoder, encoder: EncoderConfig, folder: str) -> None:

@@ -16,7 +16,7 @@ from orbitset.training.optimizer import adam, groups_of, set_rate
 from orbitset.training.progress import Progress, Silent
 from orbitset.training.recorder import Batches, Recorder, Training, Unrecorded
 from orbitset.training.schedule import Schedule, learning_rate
-from orbitset.training.steps import Engine, choose_steps
+from orbitset.training.steps import Engine, choose_steps, name_of
 
 Keep = Literal["last", "best"]
 _LOOK_EVERY = 20
@@ -121,6 +121,7 @@ def fit(
     training = Training(Learner(model, loss, optimizer), batches, steps, progress, label)
     recorder.begin(training)
     monitor, images_at_start = training.monitor, batches.images_before(training.step)
+    monitor.loss_name = name_of(loss)
     do_step, how = choose_steps(
         *(config.engine, model, loss, optimizer, batches, monitor),
         use_bfloat16=in_bfloat16(config.precision, device),

@@ -56,6 +56,7 @@ class Monitor:
         self._names: list[str] = []
         self._sums = self._bad = self._step = torch.empty(0)
         self._last_codes: Tensor | None = None
+        self.loss_name = ""
 
     @torch.no_grad()
     def watch(self, terms: Mapping[str, Tensor]) -> None:
@@ -91,9 +92,11 @@ class Monitor:
         # of terms that went bad together, name a part before the sum of them
         name, step = min(firsts.items(), key=lambda item: (item[1], item[0] == "loss"))
         if step != _NEVER:
+            hint = "lower the learning rate with --set train.learning_rate=…, and look for NaN in the data"
+            if step == 0:  # before the first update
+                hint = f"look for NaN in the data or in the loss {self.loss_name}".rstrip()
             raise TrainingError(
-                f"the term '{name}' was not finite at step {step}; training stopped",
-                hint="lower the learning rate with --set train.learning_rate=…, and look for NaN in the data",
+                f"the term '{name}' was not finite at step {step}; training stopped", hint=hint
             )
 
     @property

@@ -58,12 +58,18 @@ def check_terms(loss: nn.Module, terms: Any) -> None:
             return
         shape = f"a tensor of shape {tuple(bad[0].shape)}" if isinstance(bad[0], Tensor) else None
         wrong = shape or f"{bad[0]!r}, which is no tensor"
+    raise ConfigError(
+        f"the loss {name_of(loss)} gave {wrong}; give one number, or a dict of numbers with 'loss'"
+    )
+
+
+def name_of(loss: nn.Module) -> str:
+    """The name of the function or class of a loss, as `module:name` if it is from outside the package."""
     function = getattr(loss, "function", type(loss))
     function = getattr(function, "func", function)
-    name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
-    raise ConfigError(
-        f"the loss {name} gave {wrong}; give one number, or a dict of numbers with 'loss'"
-    )
+    name: str = getattr(function, "__qualname__", type(function).__name__)
+    is_own = function.__module__.startswith("orbitset.")
+    return name if is_own else f"{function.__module__}:{name}"
 
 
 def is_number(term: Any) -> bool:

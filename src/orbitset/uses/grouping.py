@@ -29,8 +29,21 @@ def find_duplicates(
     return find_groups(embedded.codes_ND, threshold=threshold, names=embedded.paths), embedded
 
 
-def duplicates_sheet(groups: Sequence[Group]) -> str:
-    """A page with a row for each group."""
+def name_threshold(model: Model, far: float, threshold: float | None) -> tuple[float, str]:
+    """A threshold, by default the model's for a false accept rate, and a sentence that says what it does."""
+    rates = ""
+    if threshold is None:
+        point = threshold_of(model, far)
+        threshold = point.threshold
+        assert model.calibration is not None
+        rates = f" ({model.calibration.describe(point)})"
+    check_distance("threshold", threshold)
+    about = "Groups are joined where the codes of two images are at squared distance"
+    return threshold, f"{about} {threshold:.4g} or less{rates}."
+
+
+def duplicates_sheet(groups: Sequence[Group], about: str = "") -> str:
+    """A page with a row for each group; `about` says by which threshold they are joined."""
     rows = [
         SheetRow(
             f"{len(group)} images",
@@ -44,7 +57,12 @@ def duplicates_sheet(groups: Sequence[Group]) -> str:
         for group in groups
     ]
     note = (
-        "Images of a group are joined by near pairs. The marked one is nearest to all others; below each is "
-        "the squared distance of its code from that one's."
+        f"{about or 'Images of a group are joined by near pairs.'} The marked one is nearest to all others; "
+        "below each is the squared distance of its code from that one's."
     )
-    return contact_sheet(rows, title=f"{len(groups):,} groups", note=note, open_file=open_at)
+    return contact_sheet(
+        rows,
+        title=f"{len(groups):,} group{'' if len(groups) == 1 else 's'}",
+        note=note,
+        open_file=open_at,
+    )
