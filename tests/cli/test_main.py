@@ -84,6 +84,8 @@ def test_evaluate_gives_few_shot_knn_and_probe(orbitset, finished):
 def test_data_check_and_list(orbitset, tmp_path):
     done = orbitset("data", "check", "digits", "--json")
     assert json.loads(done.stdout)["train"] == 997
+    done = orbitset("data", "check", "heads:2x3")
+    assert done.returncode == 0 and "312 images of 64x64 px" in done.stdout.replace("; ", " of ")
     done = orbitset("data", "list", "--json", ORBITSET_DATA=str(tmp_path))
     assert json.loads(done.stdout)["data"]["mnist"]["here"] is False
 
@@ -343,3 +345,12 @@ def test_a_manifest_is_checked_before_anyone_trains(orbitset, face_manifest):
 
 def test_orbits_are_described_of_manifests_alone(orbitset, fails):
     fails(orbitset("data", "check", "digits", "--orbit", "person"), 2, "of a manifest")
+
+
+def test_source_says_the_same_as_x_and_may_not_contradict_it(orbitset, fails):
+    done = orbitset("data", "check", "--source", "digits", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["train"] == 997
+    for command in (["train"], ["data", "check"]):
+        wrong = orbitset(*command, "digits", "--source", "my_data:images")
+        fails(wrong, 2, "X digits and --source my_data:images contradict each other; give one")
+    fails(orbitset("data", "check"), 2, "no data were named; give X")

@@ -4,7 +4,6 @@ from PIL import Image
 
 from orbitset.datasets import multi_pie
 from orbitset.datasets.decode import load_images
-from orbitset.datasets.inspect import inspect_table
 from orbitset.datasets.multi_pie import (
     CAMERAS,
     LIGHTS,
@@ -80,9 +79,8 @@ def test_pixels_go_with_their_factors(tree):
 
 def test_subjects_who_missed_a_session_are_named(tree):
     assert scan_multi_pie(tree).incomplete == {"002": ("1", "3")}
-    assert "in some sessions only, and not used: 002" in str(
-        inspect_table(open_source(f"multi-pie:{tree}"))
-    )
+    check = open_source(f"multi-pie:{tree}").check()
+    assert "in some sessions only, and not used: 002" in check.lines
 
 
 @pytest.mark.parametrize("spare", ["a", "session00", "z"])

@@ -7,7 +7,7 @@ from PIL import Image
 
 from orbitset.datasets import outside_images
 from orbitset.datasets.decode import Decoding
-from orbitset.datasets.source import load_observed, open_source
+from orbitset.datasets.source import open_source
 from orbitset.datasets.table import Grouping
 from orbitset.errors import DataError
 
@@ -33,7 +33,7 @@ def pixels(*shape):
 
 
 def loaded(source, **options):
-    return load_observed(source, Grouping(orbit=("thing",)), Decoding(**options))
+    return source.load_observed(Grouping(orbit=("thing",)), Decoding(**options))
 
 
 THINGS = {"thing": ["a", "a", "b", "b"], "view": np.arange(4)}

@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from orbitset.datasets import source
+from orbitset.datasets.decode import Decoding
 from orbitset.datasets.source import Folder, Manifest, Plain, open_source
 from orbitset.errors import DataError
 
 
-def load_splits(folder, **options):
-    return source.load_splits(open_source(str(folder)), **options)
+def load_splits(folder, size_px=None, is_colour=None):
+    decoding = Decoding(size_px=size_px, is_colour=is_colour, on_problem="skip")
+    return open_source(str(folder)).load_splits(decoding)
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from PIL import Image
 from orbitset.datasets import shards
 from orbitset.datasets.decode import Decoding, image_problems, load_images
 from orbitset.datasets.folder import find_images
-from orbitset.datasets.inspect import inspect_table
 from orbitset.datasets.pictures import ImageForm, decoded
 from orbitset.datasets.shards import expand, file_at, is_tar, open_at, read_shards, scan_shards
-from orbitset.datasets.source import Folder, Shards, load_observed, open_source
+from orbitset.datasets.source import Folder, Shards, open_source
 from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import Grouping
 from orbitset.errors import ConfigError, DataError
@@ -378,23 +377,23 @@ def test_orbits_are_observed_as_those_of_a_manifest(two_shards, tmp_path, monkey
     assert (config.name, config.orbits.orbit) == ("shards", ("orbit",))
     assert config.data == str(two_shards / "train-{00..01}.tar")
     grouping = Grouping(orbit=("orbit",), target=("view", "0"))
-    seen, left_out = load_observed(source, grouping, Decoding())
+    seen, left_out = source.load_observed(grouping, Decoding())
     assert (len(seen), left_out) == (12, ())
     assert seen.values["orbit"] == ("00", "01", "10", "11")
     with pytest.raises(ConfigError, match="crops are for image files, and .* has none"):
-        load_observed(source, grouping, Decoding(crops="crops.csv"))
+        source.load_observed(grouping, Decoding(crops="crops.csv"))
 
 
 def test_shards_are_looked_at_before_anyone_trains(two_shards, pack):
-    found = inspect_table(open_source(str(two_shards)), canonical="view=0", orbit=["orbit"])
-    assert (found.images, found.sizes, found.problems) == (12, {"6x8": 12}, ())
-    assert found.members == {"orbits": 4, "fewest": 3, "median": 3, "most": 3}
-    with open_at(found.orbits[0][1][0]) as file:
+    check = open_source(str(two_shards)).check(canonical="view=0", orbit=["orbit"])
+    assert check.is_sound and check.summary["sizes"] == {"6x8": 12}
+    assert check.summary["orbits"] == {"orbits": 4, "fewest": 3, "median": 3, "most": 3}
+    with open_at(check.orbits[0][1][0]) as file:
         assert file.read() == picture(1)
     pack(("a.png", picture(0)), ("b.cls", b"1"), name="shards/train-02.tar")
-    found = inspect_table(open_source(str(two_shards)))
-    assert found.copies == (("train-00.tar/000.png", "train-02.tar/a.png"),)
-    assert "problem: row 14: train-02.tar/b has no image, only b.cls" in str(found)
+    check = open_source(str(two_shards)).check()
+    assert check.summary["copies"] == [["train-00.tar/000.png", "train-02.tar/a.png"]]
+    assert "problem: row 14: train-02.tar/b has no image, only b.cls" in check.lines
 
 
 def test_images_are_named_beside_files_and_folders(pack, tmp_path):

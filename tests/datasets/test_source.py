@@ -8,20 +8,16 @@ from PIL import Image
 
 from orbitset.datasets.decode import Decoding
 from orbitset.datasets.source import (
-    Array,
-    Digits,
     Folder,
     Heads,
     Manifest,
-    Mnist,
     MultiPie,
     Outside,
     Plain,
     Shards,
+    Single,
     UnknownSource,
     Videos,
-    load_observed,
-    load_splits,
     open_source,
 )
 from orbitset.datasets.table import Grouping
@@ -48,13 +44,13 @@ def touch(*names):
         (["x/manifest.csv", "x/a/1.png"], "x", Manifest),
         (["x/deep/v.mp4", "x/t.tar"], "x", Videos),
         (["x/t.tar", "x/notes.txt"], "x", Shards),
-        (["x/train-images-idx3-ubyte.gz", "x/t.tar"], "x", Mnist),
+        (["x/train-images-idx3-ubyte.gz", "x/t.tar"], "x", Single),
         (["x.mkv"], "x.mkv", Videos),
-        (["x.npz"], "x.npz", Array),
+        (["x.npz"], "x.npz", Single),
         ([], "x.parquet", Manifest),
         ([], "train-{000..009}.tar", Shards),
-        ([], "mnist", Mnist),
-        ([], "digits", Digits),
+        ([], "mnist", Single),
+        ([], "digits", Single),
         ([], "heads", Heads),
         ([], "heads:20x6", Heads),
         ([], "multi-pie:somewhere", MultiPie),
@@ -89,22 +85,22 @@ def test_a_folder_is_listed_once_until_its_images_are_decoded(tmp_path, monkeypa
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
     source = open_source(str(tmp_path / "x"))
     source.table()
-    images, _ = load_observed(source, Grouping(orbit=("orbit",)), Decoding())
+    images, _ = source.load_observed(Grouping(orbit=("orbit",)), Decoding())
     assert len(images) == 4
     assert listed.count(str(tmp_path / "x")) == 1
 
 
 def test_single_images_are_split(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((20, 4, 4), np.uint8))
-    assert len(load_splits(open_source("digits")).train) == 997
-    assert len(load_splits(open_source(str(tmp_path / "x.npy"))).train) == 12
+    assert len(open_source("digits").load_splits().train) == 997
+    assert len(open_source(str(tmp_path / "x.npy")).load_splits().train) == 12
     with pytest.raises(DataError, match=r"with MNIST's idx files, or a \.npy"):
-        load_splits(open_source("heads"))
+        open_source("heads").load_splits()
 
 
 def test_observed_images_come_by_the_path_of_their_manifest(face_manifest):
     grouping = Grouping(orbit=("person", "session", "light"), target=("view", "front"))
-    images, left_out = load_observed(open_source(str(face_manifest)), grouping, Decoding())
+    images, left_out = open_source(str(face_manifest)).load_observed(grouping, Decoding())
     assert (len(images), left_out) == (144, ())
     assert images.values["view"] == ("front", "left", "right")
 
@@ -123,9 +119,9 @@ def test_what_cannot_be_understood_or_has_no_factors_is_refused():
             open_source(spec)
     grouping = Grouping(orbit=("person",))
     with pytest.raises(DataError, match="nowhere is not a folder"):
-        load_observed(open_source("multi-pie:nowhere"), grouping, Decoding())
+        open_source("multi-pie:nowhere").load_observed(grouping, Decoding())
     with pytest.raises(DataError, match="is not data with factors; give heads, multi-pie:FOLDER"):
-        load_observed(open_source("digits"), grouping, Decoding())
+        open_source("digits").load_observed(grouping, Decoding())
 
 
 def test_an_image_that_cannot_be_decoded_takes_its_orbit_and_nothing_is_decoded_twice(
@@ -142,7 +138,7 @@ def test_an_image_that_cannot_be_decoded_takes_its_orbit_and_nothing_is_decoded_
     monkeypatch.setattr(Image, "open", lambda file: opened.append(str(file)) or real(file))
     source = open_source(str(tmp_path / "x"))
     decoding = Decoding(size_px=8, on_problem="skip")
-    images, left_out = load_observed(source, Grouping(orbit=("orbit",)), decoding)
+    images, left_out = source.load_observed(Grouping(orbit=("orbit",)), decoding)
     assert images.values["orbit"] == ("a", "c") and len(images) == 4
     assert [problem.row for problem in left_out] == [4, 3]
     assert len(opened) == len(set(opened)) == 6

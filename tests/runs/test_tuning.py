@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from orbitset.config import with_settings
-from orbitset.datasets.source import load_splits
+from orbitset.datasets.source import Single
 from orbitset.errors import ConfigError, OrbitsetError, RunError
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.experiment import read_experiment
@@ -99,10 +99,8 @@ def test_only_the_records_of_a_trial_are_kept(search):
 
 
 def test_no_test_image_is_needed(tmp_path, monkeypatch):
-    def without_any(data, **options):
-        return replace(load_splits(data, **options), test=None)
-
-    monkeypatch.setattr("orbitset.protocols.images.load_splits", without_any)
+    real = Single.load_splits
+    monkeypatch.setattr(Single, "load_splits", lambda *data: replace(real(*data), test=None))
     with pytest.raises(AttributeError):
         train(_bases("OE")["OE"], Run(tmp_path / "test"))
     results = _tune(_bases("OE"), Run(tmp_path / "run"), trials=2, images=100)

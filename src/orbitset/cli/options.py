@@ -25,6 +25,14 @@ Device = Annotated[
 ]
 Json = Annotated[bool, Option("--json", help="Print one JSON object to stdout.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Show no progress.")]
+SourceOption = Annotated[
+    str | None,
+    Option(
+        "--source",
+        metavar="MODULE:FUNCTION",
+        help="Images of your own, such as my_data:images; the same as X.",
+    ),
+]
 OrbitOption = Annotated[
     str | None,
     Option(help="Columns whose values the members of an orbit share, such as person,light."),
@@ -144,6 +152,13 @@ def method_or_loss(method: str | None, loss: str | None) -> str | None:
     if method is not None and loss is not None and method != loss:
         raise ConfigError(f"--method {method} and --loss {loss} contradict each other; give one")
     return method or loss
+
+
+def named_source(argument: str | None, option: str | None) -> str | None:
+    """What X or --source names; both may name the same."""
+    if argument is not None and option is not None and argument != option:
+        raise ConfigError(f"X {argument} and --source {option} contradict each other; give one")
+    return argument or option
 
 
 def check_flags(resume: bool, overwrite: bool) -> None:

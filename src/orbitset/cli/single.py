@@ -23,12 +23,14 @@ from orbitset.cli.options import (
     Resume,
     Seed,
     SettingsOption,
+    SourceOption,
     Trust,
     check_flags,
     find_device,
     interruptible,
     listed,
     method_or_loss,
+    named_source,
     print_results,
     say,
 )
@@ -96,6 +98,7 @@ def train(
             "or a recipe (affine-mnist, affine-digits).",
         ),
     ] = None,
+    named: SourceOption = None,
     method: MethodOption = None,
     loss: LossOption = None,
     protocol: ProtocolOption = None,
@@ -169,7 +172,7 @@ def train(
 
     check_flags(resume, overwrite)
     request = Request(
-        source=source,
+        source=named_source(source, named),
         method=method_or_loss(method, loss),
         protocol=protocol,
         measures=tuple(measures or ()),

@@ -41,7 +41,8 @@ class Decoding:
 
     size_px: int | None = None
     """Images are fitted into a square of that size; None leaves them as they are, all of one size"""
-    is_colour: bool = False
+    is_colour: bool | None = False
+    """None leaves it to plain images whether they have colours"""
     crops: str | None = None
     """A CSV of boxes or a folder of landmarks: the part of each image to use"""
     on_problem: OnProblem = "stop"

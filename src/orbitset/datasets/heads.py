@@ -43,7 +43,7 @@ def load_heads(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ObservedImages:
     """All views and sessions of so many people and lights, by default of all, rendered once and cached."""
-    people, lights = people or PEOPLE, lights or len(LIGHTS)
+    people, lights = _numbers(people, lights)
     inputs = (people, lights, size_px, seed, torch.device(device).type)
 
     def write(file: BinaryIO) -> tuple[tuple[int, ...], dict[str, tuple[str, ...]]]:
@@ -82,8 +82,10 @@ def render_heads(
     >>> seen.images.shape, seen.values["light"]
     (torch.Size([6, 1, 8, 8]), ('03', '07', '11'))
     """
-    _check(people=people, views=views, lights=lights, sessions=sessions, size_px=size_px)
-    chosen = sorted(LIGHT_ORDER[:lights])
+    values = factors_of_heads(people, lights, views, sessions)
+    if size_px < 1:
+        raise ConfigError(f"size_px is {size_px}; give at least 1")
+    chosen = [LIGHTS.index(light) for light in values["light"]]
     degrees = [int(view) for view in views]
     images = torch.empty(
         people, sessions, len(degrees), lights, size_px, size_px, dtype=torch.uint8
@@ -95,13 +97,36 @@ def render_heads(
             )
             if on_progress is not None:
                 on_progress(person * sessions + session + 1, people * sessions)
-    values = {
+    return _numbered(images.view(-1, 1, size_px, size_px), values)
+
+
+def _numbers(people: int | None, lights: int | None) -> tuple[int, int]:
+    return PEOPLE if people is None else people, len(LIGHTS) if lights is None else lights
+
+
+def factors_of_heads(
+    people: int | None = None,
+    lights: int | None = None,
+    views: Sequence[str] = VIEWS,
+    sessions: int = SESSIONS,
+) -> dict[str, tuple[str, ...]]:
+    """The values of each factor for so many people and lights, by default for all."""
+    people, lights = _numbers(people, lights)
+    for name, number in (("people", people), ("sessions", sessions)):
+        if number < 1:
+            raise ConfigError(f"{name} is {number}; give at least 1")
+    if not 1 <= lights <= len(LIGHTS):
+        raise ConfigError(f"lights is {lights}; give 1 to {len(LIGHTS)}")
+    if not views or len(set(views)) < len(views):
+        raise ConfigError(f"views is {list(views)}; give one or more, each once")
+    for view in views:
+        check_choice("view", view, VIEWS)
+    return {
         "person": tuple(f"{person + 1:03d}" for person in range(people)),
         "session": tuple(str(session + 1) for session in range(sessions)),
         "view": tuple(views),
-        "light": tuple(LIGHTS[light] for light in chosen),
+        "light": tuple(LIGHTS[light] for light in sorted(LIGHT_ORDER[:lights])),
     }
-    return _numbered(images.view(-1, 1, size_px, size_px), values)
 
 
 def _numbered(images: Tensor, values: Mapping[str, tuple[str, ...]]) -> ObservedImages:
@@ -138,19 +163,3 @@ def _develop(light_VLSS: Tensor, noise_VLSS: Tensor, head: Head) -> Tensor:
     """Grey levels as the camera of a session gives them."""
     bright = (light_VLSS * (EXPOSURE * head["exposure"])).clamp(0, 1) ** (1 / head["gamma"])
     return (255 * bright + head["noise"] * noise_VLSS).round().clamp(0, 255).to(torch.uint8)
-
-
-def _check(*, people: int, views: Sequence[str], lights: int, sessions: int, size_px: int) -> None:
-    for name, value, most in (
-        ("people", people, None),
-        ("sessions", sessions, None),
-        ("lights", lights, len(LIGHTS)),
-        ("size_px", size_px, None),
-    ):
-        if value < 1 or (most is not None and value > most):
-            accepted = "at least 1" if most is None else f"1 to {most}"
-            raise ConfigError(f"{name} is {value}; give {accepted}")
-    if not views or len(set(views)) < len(views):
-        raise ConfigError(f"views is {list(views)}; give one or more, each once")
-    for view in views:
-        check_choice("view", view, VIEWS)

@@ -1,24 +1,26 @@
 """One front door for data: `open_source` decides once what a name or a path is.
 
-It gives one of a closed union of small classes, which looked at the disk once and are handed on. Those with
-factors are loaded by `load_observed`, single images by `load_splits`.
+It gives one of a few small classes, which looked at the disk once and are handed on. Each says for itself how
+its images are loaded, with factors or as single images, and how they are checked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import final
+from typing import ClassVar
 
+from orbitset.datasets import inspect
 from orbitset.datasets.arrays import load_array, split
 from orbitset.datasets.crops import crop
 from orbitset.datasets.decode import Decoding, Progress, load_images
 from orbitset.datasets.digits import load_digits
-from orbitset.datasets.folder import MANIFEST, ORBIT, ImageFiles, Listing, list_folder
-from orbitset.datasets.heads import load_heads
+from orbitset.datasets.folder import MANIFEST, ORBIT, ImageFiles, list_folder
+from orbitset.datasets.heads import factors_of_heads, load_heads
 from orbitset.datasets.images import Splits
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.mnist import data_root, is_mnist_folder, load_mnist
-from orbitset.datasets.multi_pie import MultiPieFiles, crop_by_camera, scan_multi_pie
+from orbitset.datasets.multi_pie import CANONICAL, MultiPieFiles, crop_by_camera, scan_multi_pie
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.outside_images import table_of
 from orbitset.datasets.pictures import SUFFIXES as IMAGES
@@ -27,7 +29,7 @@ from orbitset.datasets.shards import is_tar, read_shards, shards_at
 from orbitset.datasets.table import Grouping, ImageTable, OnProblem, Problem, stop_if_any
 from orbitset.datasets.video import SUFFIXES as VIDEOS
 from orbitset.datasets.video import load_videos, split_by_time, videos_in
-from orbitset.errors import DataError
+from orbitset.errors import ConfigError, DataError
 from orbitset.outside import is_name
 
 MULTI_PIE = "multi-pie:"
@@ -35,18 +37,109 @@ FACES = ("pie32", "pointing04")
 """Sets of faces that are looked for under the data root, each with its manifest.csv"""
 MANIFESTS = (".csv", ".tsv", ".parquet", ".pq")
 ARRAYS = (".npy", ".npz")
+HEADS_PX = 64
 
 
 class UnknownSource(DataError):
     """Nothing of that name or path is known."""
 
 
-@final
+Observed = tuple[ObservedImages, tuple[Problem, ...]]
+"""Images with factors, and the problems of those that were left out"""
+_SKIPPING = Decoding(is_colour=None, on_problem="skip")
+
+
 @dataclass(frozen=True)
-class Folder:
-    """A folder of images with a sub-folder for each orbit."""
+class Source:
+    """What a name or a path stands for."""
 
     spec: str
+
+    def load_observed(
+        self, grouping: Grouping, decoding: Decoding, on_progress: Progress | None = None
+    ) -> Observed:
+        """Images with factors in the orbits of a grouping, and the problems of those that were left out."""
+        raise DataError(
+            f"{self.spec} is not data with factors; give heads, {MULTI_PIE}FOLDER, {', '.join(FACES)}, "
+            f"a folder with sub-folders, shards, videos, or a manifest in {', '.join(MANIFESTS)}"
+        )
+
+    def load_splits(self, decoding: Decoding = _SKIPPING) -> Splits:
+        """Single images in three parts."""
+        raise DataError(
+            f"{self.spec} is not data of single images; give a folder of images without sub-folders or "
+            "with MNIST's idx files, or a .npy or .npz file of images"
+        )
+
+    def check(self) -> inspect.Check:
+        """Read everything, and say what it holds and what is wrong with it."""
+        return inspect.check_splits(self.spec, self.load_splits())
+
+
+@dataclass(frozen=True)
+class TableSource(Source):
+    """Images that a table names with their factors."""
+
+    usual_orbit: ClassVar[tuple[str, ...] | None] = None
+    """The factors that members of an orbit share, where they are known"""
+    usual_target: ClassVar[str | None] = None
+
+    def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
+        """The images that can be used, all of which have these factors."""
+        raise NotImplementedError
+
+    def other_files(self) -> dict[str, Sequence[str]]:
+        """Files that are missing, and files that are no images or not used."""
+        return {}
+
+    def cropped(self, table: ImageTable, crops: str | None) -> ImageTable:
+        """The table with the boxes of a file, if there is one."""
+        return table if crops is None else crop(table, Path(crops), "skip")
+
+    def load_observed(
+        self, grouping: Grouping, decoding: Decoding, on_progress: Progress | None = None
+    ) -> Observed:
+        """To stop because of problems, all of them are looked for first."""
+        table = self.cropped(self.table(grouping.factors), decoding.crops)
+        images, table = load_images(
+            grouping.usable(table),
+            size_px=decoding.size_px,
+            is_colour=bool(decoding.is_colour),
+            on_problem="skip",
+            is_cached=decoding.is_cached,
+            on_progress=on_progress,
+        )
+        rest = grouping.usable(table)
+        if len(rest) < len(table):  # an image that could not be decoded takes its orbit with it
+            rows = set(rest.rows)
+            places = [at for at, row in enumerate(table.rows) if row in rows]
+            images = ObservedImages.of(images.images[places], rest.columns)
+        if decoding.on_problem == "stop":
+            stop_if_any(self.spec, rest.left_out)
+        return images, rest.left_out
+
+    def check(
+        self,
+        orbit: Sequence[str] | None = None,
+        canonical: str | None = None,
+        crops: Path | None = None,
+    ) -> inspect.Check:
+        """Read every row and every image, and go on whatever is wrong with them."""
+        orbit, canonical = orbit or self.usual_orbit, canonical or self.usual_target
+        if canonical is not None and orbit is None:
+            raise ConfigError("--canonical is for orbits; name the factors they share with --orbit")
+        target = inspect.parse_target(canonical)
+        table = self.table((*(orbit or ()), *(target or ())[:1]))
+        orbit = (ORBIT,) if orbit is None and ORBIT in table.columns else orbit
+        table = table if crops is None else crop(table, crops, "skip")
+        return inspect.check_table(self.spec, table, orbit, target).beside(**self.other_files())
+
+
+@dataclass(frozen=True)
+class Folder(TableSource):
+    """A folder of images with a sub-folder for each orbit."""
+
+    usual_orbit = (ORBIT,)
     files: ImageFiles
 
     def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
@@ -58,25 +151,24 @@ class Folder:
         ]
         return table.without(loose, on_problem)
 
+    def other_files(self) -> dict[str, Sequence[str]]:
+        return {"ignored": self.files.ignored}
 
-@final
+
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(TableSource):
     """A CSV or Parquet table of image files and their factors."""
 
-    spec: str
     path: Path
 
     def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
         return read_manifest(self.path, factors=factors, on_problem=on_problem)
 
 
-@final
 @dataclass(frozen=True)
-class Shards:
+class Shards(TableSource):
     """WebDataset shards: tars of images and their factors."""
 
-    spec: str
     root: Path
     names: tuple[str, ...]
 
@@ -84,93 +176,107 @@ class Shards:
         return read_shards(self.spec, self.root, self.names, factors=factors, on_problem=on_problem)
 
 
-@final
 @dataclass(frozen=True)
-class MultiPie:
+class MultiPie(TableSource):
     """A folder with CMU Multi-PIE."""
 
-    spec: str
+    usual_orbit = ("person", "light", "session")
+    usual_target = f"view={CANONICAL}"
     root: Path
 
-    def scan(self) -> MultiPieFiles:
+    @cached_property
+    def files(self) -> MultiPieFiles:
+        """What the folder holds, and what it lacks."""
         return scan_multi_pie(self.root)
 
     def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
-        return self.scan().table.require(factors)
+        return self.files.table.require(factors)
+
+    def cropped(self, table: ImageTable, crops: str | None) -> ImageTable:
+        return crop_by_camera(table) if crops is None else super().cropped(table, crops)
+
+    def other_files(self) -> dict[str, Sequence[str]]:
+        files = self.files
+        return {
+            "incomplete": tuple(files.incomplete),
+            "missing": files.missing,
+            "unexpected": files.unexpected,
+        }
 
 
-@final
 @dataclass(frozen=True)
-class Outside:
+class Outside(TableSource):
     """A function from outside the package, named `package.module:function`, that gives images and factors."""
-
-    spec: str
 
     def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
         table = table_of(self.spec)
         return table.without(table.empty(factors), on_problem)
 
 
-@final
 @dataclass(frozen=True)
-class Videos:
+class Videos(Source):
     """A video or a folder of videos, whose segments are orbits."""
 
-    spec: str
     root: Path
     names: tuple[str, ...]
 
+    def load_observed(
+        self, grouping: Grouping, decoding: Decoding, on_progress: Progress | None = None
+    ) -> Observed:
+        videos = load_videos(self.spec, self.root, self.names, decoding, on_progress)
+        return split_by_time(videos.frames, decoding.video.trained_share), videos.problems
 
-@final
+    def check(self) -> inspect.Check:
+        decoding = Decoding(is_colour=True, on_problem="skip")
+        videos = load_videos(self.spec, self.root, self.names, decoding)
+        return inspect.check_videos(self.spec, videos)
+
+
 @dataclass(frozen=True)
-class Heads:
+class Heads(Source):
     """Rendered heads."""
 
-    spec: str
     people: int | None = None
     """How many people and lights; None for all"""
     lights: int | None = None
 
+    def load_observed(
+        self, grouping: Grouping, decoding: Decoding, on_progress: Progress | None = None
+    ) -> Observed:
+        size_px, device = decoding.size_px or HEADS_PX, decoding.device
+        heads = load_heads(
+            self.people, self.lights, size_px=size_px, device=device, on_progress=on_progress
+        )
+        return heads, ()
 
-@final
+    def check(self) -> inspect.Check:
+        """What would be rendered; nothing is rendered here."""
+        return inspect.check_heads(self.spec, factors_of_heads(self.people, self.lights), HEADS_PX)
+
+
 @dataclass(frozen=True)
-class Plain:
+class Plain(Source):
     """A folder of images without sub-folders: every image is an orbit of its own."""
 
-    spec: str
     files: ImageFiles
 
+    def load_splits(self, decoding: Decoding = _SKIPPING) -> Splits:
+        return load_plain(self.files.table, decoding)
 
-@final
+    def check(self) -> inspect.Check:
+        check = inspect.check_table(self.spec, replace(self.files.table, columns={}))
+        line = "orbits: every image is an orbit of its own, whose members are computed"
+        return check.beside(line, ignored=self.files.ignored)
+
+
 @dataclass(frozen=True)
-class Array:
-    """A .npy or .npz file of images."""
+class Single(Source):
+    """Single images of one size: the embedded digits, MNIST, or a .npy or .npz file."""
 
-    spec: str
-    path: Path
+    load: Callable[[], Splits]
 
-
-@final
-@dataclass(frozen=True)
-class Digits:
-    """The embedded digits."""
-
-    spec: str = "digits"
-
-
-@final
-@dataclass(frozen=True)
-class Mnist:
-    """MNIST under the data root, or in a folder of its own."""
-
-    spec: str
-    folder: Path | None = None
-
-
-TableSource = Folder | Manifest | Shards | MultiPie | Outside
-ObservedSource = TableSource | Videos | Heads
-ComputedSource = Plain | Array | Digits | Mnist
-Source = ObservedSource | ComputedSource
+    def load_splits(self, decoding: Decoding = _SKIPPING) -> Splits:
+        return self.load()
 
 
 def open_source(spec: str) -> Source:
@@ -184,9 +290,9 @@ def open_source(spec: str) -> Source:
     if spec in FACES:
         return Manifest(spec, _manifest_of_faces(spec))
     if spec == "mnist":
-        return Mnist(spec)
+        return Single(spec, load_mnist)
     if spec == "digits":
-        return Digits()
+        return Single(spec, load_digits)
     if spec == "heads" or spec.startswith("heads:"):
         return _heads(spec)
     path = Path(spec)
@@ -203,7 +309,7 @@ def open_source(spec: str) -> Source:
     if path.is_file() and suffix in VIDEOS:
         return Videos(spec, path.parent, (path.name,))
     if suffix in ARRAYS and path.is_file():
-        return Array(spec, path)
+        return Single(spec, lambda: split(load_array(path)))
     if is_outside_source(spec):
         return Outside(spec)
     reason = "it is of no known kind" if path.exists() else "there is no such file or name"
@@ -219,95 +325,16 @@ def is_outside_source(spec: str) -> bool:
     return is_name(spec) and not Path(spec).exists()
 
 
-def load_observed(
-    source: Source, grouping: Grouping, decoding: Decoding, on_progress: Progress | None = None
-) -> tuple[ObservedImages, tuple[Problem, ...]]:
-    """Images with factors in the orbits of a grouping, and the problems of those that were left out.
-
-    To stop because of problems, all of them are looked for first.
-    """
-    match source:
-        case Heads(people=people, lights=lights):
-            size_px, device = decoding.size_px or 64, decoding.device
-            return load_heads(
-                people, lights, size_px=size_px, device=device, on_progress=on_progress
-            ), ()
-        case Videos(root=root, names=names):
-            videos = load_videos(source.spec, root, names, decoding, on_progress)
-            return split_by_time(videos.frames, decoding.video.trained_share), videos.problems
-        case MultiPie():
-            table = source.table(grouping.factors)
-            table = crop_by_camera(table) if decoding.crops is None else table
-        case Folder() | Manifest() | Shards() | Outside():
-            table = source.table(grouping.factors)
-        case _:
-            raise DataError(
-                f"{source.spec} is not data with factors; give heads, {MULTI_PIE}FOLDER, {', '.join(FACES)}, "
-                f"a folder with sub-folders, shards, videos, or a manifest in {', '.join(MANIFESTS)}"
-            )
-    if decoding.crops is not None:
-        table = crop(table, Path(decoding.crops), "skip")
-    images, table = load_images(
-        grouping.usable(table),
-        size_px=decoding.size_px,
-        is_colour=decoding.is_colour,
-        on_problem="skip",
-        is_cached=decoding.is_cached,
-        on_progress=on_progress,
-    )
-    rest = grouping.usable(table)
-    if len(rest) < len(table):  # what could not be decoded takes its orbit with it
-        rows = set(rest.rows)
-        places = [at for at, row in enumerate(table.rows) if row in rows]
-        images = ObservedImages.of(images.images[places], rest.columns)
-    if decoding.on_problem == "stop":
-        stop_if_any(source.spec, rest.left_out)
-    return images, rest.left_out
-
-
-def load_splits(
-    source: Source,
-    *,
-    size_px: int | None = None,
-    is_colour: bool | None = None,
-    on_problem: OnProblem = "skip",
-    is_cached: bool = True,
-) -> Splits:
-    """Single images in three parts; plain images are brought to a size, and their colours kept or not."""
-    match source:
-        case Digits():
-            return load_digits()
-        case Mnist(folder=None):
-            return load_mnist()
-        case Mnist(folder=folder):
-            return load_mnist(folder, download=False)
-        case Array(path=path):
-            return split(load_array(path))
-        case Plain(files=files):
-            return load_plain(
-                files.table,
-                size_px=size_px,
-                is_colour=is_colour,
-                on_problem=on_problem,
-                is_cached=is_cached,
-            )
-        case _:
-            raise DataError(
-                f"{source.spec} is not data of single images; give a folder of images without sub-folders or "
-                "with MNIST's idx files, or a .npy or .npz file of images"
-            )
-
-
 def _in_folder(spec: str, folder: Path) -> Source:
     if (folder / MANIFEST).is_file():
         return Manifest(spec, folder / MANIFEST)
-    listing: Listing = list_folder(folder)
+    listing = list_folder(folder)
     if listing.ending_in(IMAGES):
         files = listing.images
         is_grouped = any(files.table.columns[ORBIT])
         return Folder(spec, files) if is_grouped else Plain(spec, files)
     if is_mnist_folder(folder):
-        return Mnist(spec, folder)
+        return Single(spec, partial(load_mnist, folder, download=False))
     if videos := videos_in(listing):
         return Videos(spec, folder, tuple(videos))
     if shards := listing.shards:

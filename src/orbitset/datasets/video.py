@@ -103,7 +103,7 @@ def load_videos(
         frames = load_frames(
             root / name,
             size_px=size_px,
-            is_colour=decoding.is_colour,
+            is_colour=bool(decoding.is_colour),
             is_cached=decoding.is_cached,
             on_progress=progress,
         )

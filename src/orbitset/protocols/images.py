@@ -15,7 +15,7 @@ from orbitset.datasets.decode import Decoding, Progress
 from orbitset.datasets.images import ImageSet, Splits, fingerprint
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.segments import VideoConfig
-from orbitset.datasets.source import Heads, Plain, Source, load_observed, load_splits
+from orbitset.datasets.source import Heads, Plain, Source
 from orbitset.datasets.table import Grouping, Problem
 from orbitset.encoders import Encoder
 from orbitset.errors import DataError, check_choice
@@ -121,11 +121,13 @@ def load_parts(
     opened = source if isinstance(source, Opened) else Opened(source)
     splits, opened.splits = opened.splits, None
     if splits is None or (isinstance(opened.source, Plain) and not _fits(splits, orbits)):
-        splits = load_splits(
-            opened.source,
-            size_px=orbits.canvas_px,
-            is_colour=orbits.is_colour,
-            is_cached=not is_private,
+        splits = opened.source.load_splits(
+            Decoding(
+                size_px=orbits.canvas_px,
+                is_colour=orbits.is_colour,
+                on_problem="skip",
+                is_cached=not is_private,
+            )
         )
     return splits if on == "test" else splits.without_test()
 
@@ -188,8 +190,7 @@ class ObservedSplit:
         self.source, self.config, self.device = opened.source, orbits, device
         self.is_private = is_private
         loaded, opened.observed = opened.observed, None
-        images, self.left_out = loaded or load_observed(
-            opened.source,
+        images, self.left_out = loaded or opened.source.load_observed(
             grouping(orbits, (parts.split_by, *parts.exclude)),
             decoding(orbits, video, is_private=is_private, device=device),
             on_progress,

@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.config import parse_settings, with_settings
+from orbitset.datasets.decode import Decoding
 from orbitset.datasets.source import (
     FACES,
     MULTI_PIE,
-    Array,
-    Digits,
-    Heads,
-    Mnist,
     Plain,
+    Single,
     Source,
+    TableSource,
     UnknownSource,
     Videos,
     is_outside_source,
-    load_splits,
     open_source,
 )
 from orbitset.encoders.named import check_backbone
@@ -171,7 +169,7 @@ def computed_config(spec: str, method: str, settings: Sequence[str]) -> Experime
         raise ConfigError(
             f"{spec} has images without labels; settings are searched for by one-shot accuracy"
         )
-    if source is not None and not isinstance(source, Array | Digits | Mnist):
+    if source is not None and not isinstance(source, Single):
         raise ConfigError(f"{spec} has observed orbits; settings are searched for computed ones")
     return compose(Request(source=spec, method=method, settings=tuple(settings))).config
 
@@ -221,17 +219,19 @@ def _of_source(
         return config, None
     if isinstance(source, Plain):
         _refuse(options, f"{source.spec} has no sub-folders: every image there is an orbit")
-        opened.splits = load_splits(
-            source,
-            on_problem=options.on_problem or "skip",
-            is_cached=not is_private(settings),
+        opened.splits = source.load_splits(
+            Decoding(
+                is_colour=None,
+                on_problem=options.on_problem or "skip",
+                is_cached=not is_private(settings),
+            )
         )
         num, channels, _, size_px = opened.splits.train.images.shape
         return plain_images(source.spec, size_px, num, method, is_colour=channels == 3), num
-    if not isinstance(source, Array | Mnist | Digits | Heads):
+    if isinstance(source, TableSource):
         return observed_images(source, method, options, settings=settings), None
     _refuse_computed(options)
-    splits = opened.splits = load_splits(source)
+    splits = opened.splits = source.load_splits()
     size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None
     num = len(splits.train)
     return affine_images(source.spec, size_px, num, method, has_labels=has_labels), num

@@ -12,7 +12,7 @@ import torch
 from orbitset.config import with_settings
 from orbitset.datasets.decode import fitting_size, is_coloured
 from orbitset.datasets.segments import VideoConfig
-from orbitset.datasets.source import Folder, Outside, Source, TableSource, load_observed
+from orbitset.datasets.source import Folder, Outside, Source, TableSource
 from orbitset.datasets.table import ImageTable, OnProblem, Problem, named, stop_if_any
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
@@ -151,8 +151,8 @@ def observed_videos(
         )
     video = _with_own(VideoConfig(), settings, "video.")
     source = opened.source
-    opened.observed = load_observed(
-        source, grouping(orbits), decoding(orbits, video, is_private=is_private(settings))
+    opened.observed = source.load_observed(
+        grouping(orbits), decoding(orbits, video, is_private=is_private(settings))
     )
     trained = opened.observed[0].where("split", ["train"])
     num_orbits = len(trained.factors["segment"].unique())
