@@ -262,7 +262,7 @@ def test_segments_of_videos_are_orbits(tmp_path, monkeypatch):
     assert config.video.segments.length == 10 and config.video.segments.gap == 8
     assert (config.orbits.orbit, config.orbits.canonical) == (("segment",), "middle")
     with monkeypatch.context() as patch:
-        patch.setattr("orbitset.protocols.images.load_observed", None)  # it is not called
+        patch.setattr("orbitset.datasets.source.Videos.load_observed", None)  # it is not called
         images = open_images(config, "cpu", source=opened)
     assert opened.observed is None and len(images.train) % 10 == 0 and len(images.sides["te"]) >= 20
     assert "Near('frame', 8)" in repr(build_protocol(config, images).rule)
