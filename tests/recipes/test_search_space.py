@@ -12,12 +12,8 @@ from orbitset.recipes.search_space import (
 )
 
 
-def _names(space):
-    return [dimension.name for dimension in space]
-
-
 def _members(space):
-    return next(d.choices for d in space if d.name == "orbits.members_per_batch")
+    return space["orbits.members_per_batch"].choices
 
 
 @pytest.mark.parametrize("recipe", [affine_mnist, affine_digits])
@@ -25,7 +21,7 @@ def _members(space):
 def test_a_recipes_own_point_gives_its_settings(recipe, method):
     base = recipe(method)
     own = own_values(base)
-    point = {name: own[name] for name in _names(space_of(base, 900))}
+    point = {name: own[name] for name in space_of(base, 900)}
     config = with_settings(base, settings_of(point, base))
     assert config.margin == base.margin
     assert config.train == base.train and config.encoder == base.encoder
@@ -87,10 +83,11 @@ def test_batches_that_cannot_be_made_are_not_tried():
 
 def test_a_space_holds_what_its_base_has():
     settings = ["train.learning_rate=0.5", "encoder.code_norm=unit", "orbits.members_per_batch=3"]
-    norm, rate, members, *_ = space_of(with_settings(affine_digits("OJ"), settings), 900)
-    assert norm.choices == ("none", "batch", "sphere", "unit")
+    space = space_of(with_settings(affine_digits("OJ"), settings), 900)
+    assert space["encoder.code_norm"].choices == ("none", "batch", "sphere", "unit")
+    rate = space["train.learning_rate"]
     assert (rate.low, rate.high) == (3e-5, 0.5)
-    assert members.choices == (2, 4, 8, 3)
+    assert _members(space) == (2, 4, 8, 3)
 
 
 @pytest.mark.parametrize(
@@ -103,18 +100,18 @@ def test_a_space_holds_what_its_base_has():
 )
 def test_what_is_fixed_is_not_searched(setting, dimension):
     base = affine_digits("OJ")
-    missing = set(_names(space_of(base, 900))) - set(_names(space_of(base, 900, [setting])))
+    missing = space_of(base, 900).keys() - space_of(base, 900, [setting]).keys()
     assert missing == {dimension}
 
 
 def test_a_classifiers_learning_rate_is_tried_where_there_is_one():
-    assert "train.classifier_rate" in _names(space_of(affine_mnist("EX"), 900))
-    assert "train.classifier_rate" not in _names(space_of(affine_mnist("OJ"), 900))
+    assert "train.classifier_rate" in space_of(affine_mnist("EX"), 900)
+    assert "train.classifier_rate" not in space_of(affine_mnist("OJ"), 900)
 
 
 def test_a_transformers_learning_rate_is_tried_where_there_is_one():
-    assert "train.transformer_rate" not in _names(space_of(affine_mnist("ST"), 900))
-    assert "train.transformer_rate" in _names(space_of(affine_mnist("ST-STN"), 900))
-    assert "train.transformer_rate" not in _names(
-        space_of(affine_mnist("ST-STN"), 900, ["train.transformer_rate"])
+    assert "train.transformer_rate" not in space_of(affine_mnist("ST"), 900)
+    assert "train.transformer_rate" in space_of(affine_mnist("ST-STN"), 900)
+    assert "train.transformer_rate" not in space_of(
+        affine_mnist("ST-STN"), 900, ["train.transformer_rate"]
     )

@@ -147,21 +147,33 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(tmp_path, search, mome
     run = Run(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
         _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, progress=Stop())
-    with (run / "journal.log").open("a") as journal:
-        journal.write('{"op_code":')
-    (run / "journal.log.lock").symlink_to(run / "journal.log")
     results = _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
     assert results == search[1]
     assert len(run.read_json("environment.json")["resumed"]) == 1
 
 
-def test_a_search_killed_before_a_trial_was_settled_goes_on_with_it(tmp_path, search):
+def _forget_value(run, trial):
+    """What a kill leaves that came after the training, before it was written down what the trial is worth."""
+    path = run / f"trials/{trial}/trial.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({name: record[name] for name in ("point", "settings")}))
+
+
+@pytest.mark.parametrize(
+    ("killed", "moment"), [("OJ/000", "proposed"), ("OJ/001", "trained"), ("AE/001", "proposed")]
+)
+def test_a_search_killed_before_a_trial_was_settled_goes_on_with_it(
+    tmp_path, search, killed, moment
+):
     run = Run(tmp_path / "run")
     shutil.copytree(search[0].path, run.path)
-    lines = (run / "journal.log").read_text().splitlines(keepends=True)
-    for kept in (1, 3, 6, len(lines) - 1):
-        (run / "journal.log").write_text("".join(lines[:kept]))
-        assert _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True) == search[1]
+    order = ["OJ/000", "AE/000", "OJ/001", "AE/001"]
+    for later in order[order.index(killed) + 1 :]:
+        shutil.rmtree(run / f"trials/{later}")
+    _forget_value(run, killed)
+    if moment == "proposed":
+        shutil.rmtree(run / f"trials/{killed}/seed-0")
+    assert _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True) == search[1]
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +200,7 @@ def test_a_search_killed_between_two_seeds_trains_the_other_only(tmp_path, sever
     run = Run(tmp_path / "run")
     shutil.copytree(several[0].path, run.path)
     (run / "results.json").unlink()
-    lines = (run / "journal.log").read_text().splitlines(keepends=True)
-    (run / "journal.log").write_text("".join(lines[:-1]))  # the last says what the trial is worth
+    _forget_value(run, "OE/001")
     last = run / "trials/OE/001"
     before = (last / "seed-5/metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(last / "seed-6")
@@ -210,8 +221,7 @@ def test_a_kill_before_a_failure_was_told_does_not_lose_the_trial(tmp_path):
     run = Run(tmp_path / "run")
     bases = _bases("AE", settings=["train.learning_rate=1e30", "encoder.code_norm=none"])
     results = _tune(bases, run, trials=1, images=IMAGES)
-    lines = (run / "journal.log").read_text().splitlines(keepends=True)
-    (run / "journal.log").write_text("".join(lines[:-1]))  # its error is known, its value is not
+    _forget_value(run, "AE/000")
     assert _tune(bases, run, trials=1, images=IMAGES, resume=True) == results
 
 
@@ -241,7 +251,7 @@ def test_trials_side_by_side_are_told_as_they_end(tmp_path):
 
 def test_resume_with_other_settings_names_what_differs(search):
     run, _ = search
-    before = (run / "journal.log").read_bytes()
+    before = {path: path.read_bytes() for path in run.path.rglob("*.json")}
     asked = {"trials": 2, "images": IMAGES, "resume": True}
     with pytest.raises(ConfigError, match="trials: 2 → 4"):
         _tune(_bases("OJ", "AE"), run, **{**asked, "trials": 4})
@@ -251,7 +261,7 @@ def test_resume_with_other_settings_names_what_differs(search):
         _tune(_bases("OJ", "AE", settings=["evaluation.draws=6"]), run, **asked)
     with pytest.raises(ConfigError, match="fixed"):
         _tune(_bases("OJ", "AE"), run, **asked, fixed=("loss.margin",))
-    assert (run / "journal.log").read_bytes() == before
+    assert {path: path.read_bytes() for path in run.path.rglob("*.json")} == before
 
 
 def test_an_existing_folder_is_left_alone(search, tmp_path):
@@ -316,10 +326,10 @@ def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_damaged_journal_is_named(search, tmp_path):
+@pytest.mark.parametrize("text", ["garbage", "[1]", '{"value": 0.5}', '{"point": 3}'])
+def test_a_damaged_record_of_a_trial_is_named(search, tmp_path, text):
     run = Run(tmp_path / "run")
     shutil.copytree(search[0].path, run.path)
-    (run / "journal.log").write_text("garbage\n")
-    with pytest.raises(RunError, match="journal.log is damaged") as caught:
+    (run / "trials/OJ/001/trial.json").write_text(text)
+    with pytest.raises(RunError, match=r"OJ/001/trial.json is damaged"):
         _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
-    assert "remove it" in caught.value.hint

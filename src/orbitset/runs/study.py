@@ -9,8 +9,7 @@ from orbitset.results.recorded import read_recorded, stored_study
 from orbitset.run_folder import Run
 from orbitset.runs.overall import Overall
 from orbitset.runs.prepare import open_images
-from orbitset.runs.train import train
-from orbitset.runs.workers import check_jobs, train_side_by_side
+from orbitset.runs.workers import check_jobs, train_all
 from orbitset.training.progress import Progress, Silent
 
 
@@ -49,12 +48,10 @@ def run_study(
         run.note_environment(device=device, seed=study.seeds[0])
         progress = progress or Silent()
         trainings = _Trainings(study, run, progress)
-        if jobs == 1:
-            _train_one_by_one(trainings, device)
-        elif trainings.first is not None:
+        if jobs > 1 and trainings.first is not None:
             # once, before all do it at the same time: data is fetched, decoded or rendered, and kept
             open_images(trainings.first.config, device, progress)
-            train_side_by_side(trainings, jobs, device)
+        train_all(trainings, jobs, device)
 
 
 @dataclass(frozen=True)
@@ -92,6 +89,10 @@ class _Trainings:
     def next(self) -> _Job | None:
         return self._left.pop(0) if self._left else None
 
+    def begin(self, job: _Job) -> Progress:
+        self.overall.begin(job.index, job.name)
+        return self.overall
+
     def finish(self, job: _Job, error: Exception | None) -> None:
         if error is not None:
             raise error
@@ -100,9 +101,3 @@ class _Trainings:
     def note(self, job: _Job, message: str) -> None:
         self.overall.note(f"{job.name}: {message}")
 
-
-def _train_one_by_one(trainings: _Trainings, device: str) -> None:
-    while (job := trainings.next()) is not None:
-        trainings.overall.begin(job.index, job.name)
-        train(job.config, job.run, resume=True, device=device, progress=trainings.overall)
-        trainings.finish(job, None)

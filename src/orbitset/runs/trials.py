@@ -1,28 +1,26 @@
-"""The trials of a search: Optuna proposes them, each is trained with every seed, its value is told back.
+"""The trials of a search: Optuna proposes the settings of each, which is then trained with every seed.
 
-All of it can be killed at any moment. What is proposed stands in journal.log before it is trained, what is
-trained in the runs' folders before it is told; a trial that was neither told nor finished is trained on.
+A search can be killed at any moment. The trial.json of a trial says what was proposed before it is trained, and
+what it is worth as soon as that is known; from these Optuna learns the same when the search is resumed.
 """
 
-import os
-import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orbitset.config import with_settings
 from orbitset.errors import RunError, TrainingError
 from orbitset.recipes.experiment import Experiment
-from orbitset.recipes.search_space import Space, own_values, settings_of
+from orbitset.recipes.search_space import own_values, settings_of
 from orbitset.run_folder import Run
-from orbitset.runs.train import train
+from orbitset.runs.overall import Overall
 from orbitset.seeds import stable_seed
-from orbitset.training.progress import Progress, format_seconds
+from orbitset.training.progress import Progress
 
 if TYPE_CHECKING:
     import optuna
+
+_FILE = "trial.json"
 
 
 @dataclass(frozen=True)
@@ -30,17 +28,43 @@ class MethodSearch:
     """A method: what all its trials have in common, and the space in which they differ."""
 
     base: Experiment
-    space: Space
+    space: "dict[str, optuna.distributions.BaseDistribution]"
+
+
+@dataclass(eq=False)
+class _Trial:
+    """A point of a method's space."""
+
+    method: str
+    number: int
+    folder: Run
+    record: dict[str, Any]
+    """What trial.json holds: the `point` and its `settings`; then also `value`, `epoch` and perhaps an `error`"""
+
+    @property
+    def is_settled(self) -> bool:
+        return "value" in self.record
+
+    def write(self, **content: Any) -> None:
+        self.record |= content
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        self.folder.write_json(_FILE, self.record)
 
 
 @dataclass(frozen=True)
 class Job:
     """A trial to be trained with one seed."""
 
-    method: str
-    trial: "optuna.Trial"
+    trial: _Trial
     config: Experiment
-    run: Run
+
+    @property
+    def run(self) -> Run:
+        return Run(self.trial.folder / f"seed-{self.config.seed}")
+
+    @property
+    def name(self) -> str:
+        return f"{self.trial.method} trial {self.trial.number}, seed {self.config.seed}"
 
 
 class Trials:
@@ -55,46 +79,76 @@ class Trials:
         seeds: range,
         progress: Progress,
     ) -> None:
-        self._methods, self._run, self._progress = methods, run, progress
-        self._num, self._seeds = trials, seeds
-        journal = run / "journal.log"
-        try:
-            storage = _open_storage(journal)
-            self._studies = {
-                method: _open_study(storage, method, methods[method]) for method in methods
-            }
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(
-                f"{journal} is damaged: {error}",
-                hint="remove it and resume: what was trained is in trials/ and is not trained again",
-            ) from None
-        interrupted = [jobs for method in methods for jobs in self._interrupted(method)]
-        self._waiting = [job for jobs in interrupted for job in jobs]
-        self._begun = Counter({method: len(self._completed(method)) for method in methods})
-        self._begun.update(jobs[0].method for jobs in interrupted)
-        self._trained: dict[tuple[str, int], list[Run]] = {}
-        self._told: set[tuple[str, int]] = set()
-        self._done, self._started_at = 0, time.monotonic()
+        import optuna
+
+        self._methods, self._num_trials, self._seeds = methods, trials, seeds
+        self._studies = {method: optuna.create_study(direction="maximize") for method in methods}
+        self._trials = []
+        for number in range(trials):  # one of every method, then the next, so that all keep pace
+            for method in methods:
+                folder = Run(run / f"trials/{method}/{number:03}")
+                record = folder.read_json(_FILE) if (folder / _FILE).is_file() else {}
+                self._trials.append(_Trial(method, number, folder, record))
+        settled = [at for at, trial in enumerate(self._trials) if trial.is_settled]
+        self._overall = Overall(progress, [1.0] * len(self._trials), settled)
+        self._left = self._jobs()
 
     def next(self) -> Job | None:
-        """What is to be trained now; what was trained before, but not told, is told."""
-        while (job := self._next()) is not None and job.run.is_trained:
-            self.finish(job, None)
-        return job
+        """What is to be trained now."""
+        return next(self._left, None)
 
-    def _next(self) -> Job | None:
-        """One that was begun, or a new one for the method with the fewest, so that all keep pace."""
-        if self._waiting:
-            return self._waiting.pop(0)
-        method = min(self._begun, key=self._begun.__getitem__)
-        if self._begun[method] >= self._num:
-            return None
-        self._begun[method] += 1
-        study = self._studies[method]
-        study.sampler = self._sampler(method, len(study.trials))
-        first, *others = self._jobs(method, study.ask())
-        self._waiting += others
-        return first
+    def begin(self, job: Job) -> Progress:
+        """Where the only training of now shows its progress."""
+        self._overall.begin(self._trials.index(job.trial), job.name)
+        return self._overall
+
+    def note(self, job: Job, message: str) -> None:
+        """Show a warning of a training, with the name of its trial."""
+        self._overall.note(f"{job.name}: {message}")
+
+    def _jobs(self) -> Iterator[Job]:
+        for trial in self._trials:
+            try:
+                jobs = self._propose(trial)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise RunError(
+                    f"{trial.folder / _FILE} is damaged: {error!r}",
+                    hint=f"remove it and resume: what was trained in {trial.folder.path} stays",
+                ) from None
+            for job in jobs:
+                if trial.is_settled:
+                    break  # another seed had to stop
+                if not job.run.is_trained:
+                    yield job
+                else:  # and then interrupted
+                    self.finish(job, None)
+
+    def _propose(self, trial: _Trial) -> list[Job]:
+        """The trainings of a trial, none if it was settled before; Optuna hears of it either way."""
+        from optuna.trial import create_trial
+
+        search, study = self._methods[trial.method], self._studies[trial.method]
+        if trial.is_settled:
+            point, value = trial.record["point"], trial.record["value"]
+            study.add_trial(create_trial(params=point, distributions=search.space, value=value))
+            return []
+        own = own_values(search.base)
+        if trial.record or trial.number == 0:
+            own_point = {name: own[name] for name in search.space}
+            study.enqueue_trial(trial.record.get("point", own_point))
+        study.sampler = self._sampler(trial)
+        point = study.ask(fixed_distributions=search.space).params
+        trial.write(point=point, settings=settings_of(point, search.base))
+        config = with_settings(search.base, trial.record["settings"])
+        return [Job(trial, replace(config, seed=seed)) for seed in self._seeds]
+
+    def _sampler(self, trial: _Trial) -> "optuna.samplers.BaseSampler":
+        """One for each trial, so that a resumed search proposes what it would have proposed. A quarter of the
+        trials are drawn blindly, the others near the best so far."""
+        from optuna.samplers import TPESampler
+
+        seed = stable_seed("tune", self._seeds[0], trial.method, trial.number) % 2**32
+        return TPESampler(seed=seed, n_startup_trials=max(1, self._num_trials // 4))
 
     def finish(self, job: Job, error: Exception | None) -> None:
         """Keep only the records of a training; judge the trial when this was its last, or had to stop."""
@@ -103,89 +157,37 @@ class Trials:
         for name in ("model.safetensors", "model.json", "model-card.md", "arrays.npz"):
             (job.run / name).unlink(missing_ok=True)
         job.run.remove_checkpoint()  # which a training that had to stop still has
-        key = job.method, job.trial.number
-        if key in self._told:
-            return  # another seed had to stop
-        if error is not None:
-            job.trial.set_user_attr("error", error.message)
-            self._waiting = [other for other in self._waiting if other.trial is not job.trial]
-            self._progress.note(
-                f"{job.method} trial {job.trial.number} counts as 0: {error.message}"
-            )
-            self._tell(job, 0.0, None)
+        trial = job.trial
+        if trial.is_settled:
             return
-        trained = self._trained.setdefault(key, [])
-        trained.append(job.run)
-        if len(trained) == len(self._seeds):
-            self._tell(job, *_best(trained))
+        if error is not None:
+            name = f"{trial.method} trial {trial.number}"
+            self._overall.note(f"{name} counts as 0: {error.message}")
+            self._settle(trial, value=0.0, epoch=None, error=error.message)
+            return
+        runs = [Run(trial.folder / f"seed-{seed}") for seed in self._seeds]
+        if all(run.is_trained for run in runs):
+            value, epoch = _best(runs)
+            self._settle(trial, value=value, epoch=epoch)
 
-    def note(self, job: Job, message: str) -> None:
-        """Show a warning of a training, with the name of its trial."""
-        name = f"{job.method} trial {job.trial.number}, seed {job.config.seed}"
-        self._progress.note(f"{name}: {message}")
-
-    def _tell(self, job: Job, value: float, epoch: float | None) -> None:
-        job.trial.set_user_attr("epoch", epoch)
-        self._studies[job.method].tell(job.trial, value)
-        self._told.add((job.method, job.trial.number))
-        self._done += 1
-        self._note(job.method)
+    def _settle(self, trial: _Trial, **outcome: Any) -> None:
+        trial.write(**outcome)
+        self._studies[trial.method].tell(trial.number, outcome["value"])
+        values = [summary["value"] for summary in self.summaries(trial.method)]
+        label = f"{trial.method} {len(values)}/{self._num_trials}  best {max(values):.3f}"
+        self._overall.end(self._trials.index(trial), label)
 
     def summaries(self, method: str) -> list[dict[str, Any]]:
-        """The completed trials of a method; one that failed has an error and counts as 0."""
+        """The settled trials of a method; one that failed has an error and counts as 0."""
         return [
             {
                 "number": trial.number,
-                "state": "failed" if "error" in trial.user_attrs else "complete",
-                "value": trial.value,
-                "epoch": trial.user_attrs["epoch"],
-                "settings": trial.user_attrs["settings"],
+                "state": "failed" if "error" in trial.record else "complete",
+                **{name: trial.record[name] for name in ("value", "epoch", "settings")},
             }
-            for trial in self._completed(method)
+            for trial in self._trials
+            if trial.method == method and trial.is_settled
         ]
-
-    def _completed(self, method: str) -> "list[optuna.trial.FrozenTrial]":
-        from optuna.trial import TrialState
-
-        return self._studies[method].get_trials(states=(TrialState.COMPLETE,))
-
-    def _interrupted(self, method: str) -> list[list[Job]]:
-        from optuna.trial import Trial, TrialState
-
-        study, jobs = self._studies[method], []
-        for frozen in study.get_trials(states=(TrialState.RUNNING,)):
-            study.sampler = self._sampler(method, frozen.number)
-            jobs.append(self._jobs(method, Trial(study, frozen._trial_id)))
-        return jobs
-
-    def _sampler(self, method: str, number: int) -> "optuna.samplers.BaseSampler":
-        """One for each trial, so that a resumed search proposes what it would have proposed. A quarter of the
-        trials are drawn blindly, the others near the best so far."""
-        from optuna.samplers import TPESampler
-
-        seed = stable_seed("tune", self._seeds[0], method, number) % 2**32
-        return TPESampler(seed=seed, n_startup_trials=max(1, self._num // 4))
-
-    def _jobs(self, method: str, trial: "optuna.Trial") -> list[Job]:
-        base, space = self._methods[method].base, self._methods[method].space
-        if "settings" not in trial.user_attrs:
-            values = {dimension.name: dimension.suggest(trial) for dimension in space}
-            trial.set_user_attr("settings", settings_of(values, base))
-        config = with_settings(base, trial.user_attrs["settings"])
-        folder = self._run / f"trials/{method}/{trial.number:03}"
-        return [
-            Job(method, trial, replace(config, seed=seed), Run(folder / f"seed-{seed}"))
-            for seed in self._seeds
-        ]
-
-    def _note(self, method: str) -> None:
-        done = {name: len(self._completed(name)) for name in self._studies}
-        left = self._num * len(done) - sum(done.values())
-        left_s = (time.monotonic() - self._started_at) / self._done * left
-        best = max(trial["value"] for trial in self.summaries(method))
-        self._progress.note(
-            f"{method} {done[method]}/{self._num}  best {best:.3f}  {format_seconds(left_s)} left for all"
-        )
 
 
 def _best(runs: Sequence[Run]) -> tuple[float, float]:
@@ -197,38 +199,3 @@ def _best(runs: Sequence[Run]) -> tuple[float, float]:
         for records in trained
     ]
     return max(means, key=lambda mean: mean[0])
-
-
-def train_one_by_one(trials: Trials, device: str, progress: Progress) -> None:
-    while (job := trials.next()) is not None:
-        error = None
-        try:
-            train(job.config, job.run, resume=True, device=device, progress=progress)
-        except TrainingError as stop:
-            error = stop
-        trials.finish(job, error)
-
-
-def _open_storage(journal: Path) -> "optuna.storages.JournalStorage":
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    # what a kill may leave: a lock, which is nobody's while the folder is ours, and half a line
-    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
-    if journal.exists():
-        os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
-    return JournalStorage(JournalFileBackend(str(journal)))
-
-
-def _open_study(
-    storage: "optuna.storages.JournalStorage", method: str, search: MethodSearch
-) -> "optuna.Study":
-    import optuna
-
-    study = optuna.create_study(
-        study_name=method, storage=storage, direction="maximize", load_if_exists=True
-    )
-    if not study.trials:
-        own = own_values(search.base)
-        study.enqueue_trial({dimension.name: own[dimension.name] for dimension in search.space})
-    return study

@@ -7,9 +7,10 @@ first trial of a method has the recipe's own settings, so that the best is never
 counts, with the value 0: no method gets more tries for failing.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orbitset.config import differences, to_dict
 from orbitset.datasets.source import open_source
@@ -20,9 +21,12 @@ from orbitset.recipes.experiment import Experiment, check_experiment, read_exper
 from orbitset.recipes.search_space import space_of
 from orbitset.run_folder import Run
 from orbitset.runs.prepare import CONFIGURATION
-from orbitset.runs.trials import MethodSearch, Trials, train_one_by_one
-from orbitset.runs.workers import check_jobs, train_side_by_side
+from orbitset.runs.trials import MethodSearch, Trials
+from orbitset.runs.workers import check_jobs, train_all
 from orbitset.training.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 _DECIDED = ("method", "seed", "train.epochs", "evaluation.on", "evaluation.tsne_points")
 
@@ -104,10 +108,7 @@ def tune(
         trials = Trials(
             methods, run, trials=search.trials, seeds=search.all_seeds, progress=progress
         )
-        if jobs == 1:
-            train_one_by_one(trials, device, progress)
-        else:
-            train_side_by_side(trials, jobs, device)
+        train_all(trials, jobs, device)
         results = {"methods": {m: _result(trials.summaries(m), search.images) for m in methods}}
         run.write_json("results.json", results)
     return results
@@ -163,8 +164,14 @@ def _describe(search: Search, methods: Mapping[str, MethodSearch]) -> dict[str, 
         **numbers,
         "fixed": list(search.fixed),
         "bases": {method: to_dict(base) for method, base in search.bases.items()},
-        "space": {method: [to_dict(each) for each in methods[method].space] for method in methods},
+        "space": {method: _described(own.space) for method, own in methods.items()},
     }
+
+
+def _described(space: "Mapping[str, BaseDistribution]") -> dict[str, Any]:
+    from optuna.distributions import distribution_to_json
+
+    return {name: json.loads(distribution_to_json(values)) for name, values in space.items()}
 
 
 def _check_same(run: Run, search: Search, description: Mapping[str, Any]) -> None:

@@ -21,11 +21,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from orbitset.config import to_dict
-from orbitset.errors import ConfigError, RunError
+from orbitset.errors import ConfigError, RunError, TrainingError
 from orbitset.recipes.experiment import Experiment, read_experiment
 from orbitset.run_folder import Run
 from orbitset.runs.train import train
-from orbitset.training.progress import Silent
+from orbitset.training.progress import Progress, Silent
 
 _DEATHS = 3
 """Processes that may die over one training before all stop."""
@@ -49,6 +49,9 @@ class Jobs(Protocol[J]):
     def next(self) -> J | None:
         """The next to begin, if any is left."""
 
+    def begin(self, job: J) -> Progress:
+        """Where a training that has no others beside it shows its progress."""
+
     def finish(self, job: J, error: Exception | None) -> None:
         """A training is complete, or had to stop; to end all others too, raise its error."""
 
@@ -61,8 +64,22 @@ def check_jobs(jobs: int) -> None:
         raise ConfigError(f"jobs is {jobs}; give at least 1")
 
 
+def train_all(source: Jobs[J], jobs: int, device: str) -> None:
+    """Train all that the source gives, so many at a time; a single one at a time in this process."""
+    if jobs > 1:
+        train_side_by_side(source, jobs, device)
+        return
+    while (job := source.next()) is not None:
+        error = None
+        try:
+            train(job.config, job.run, resume=True, device=device, progress=source.begin(job))
+        except TrainingError as stop:
+            error = stop
+        source.finish(job, error)
+
+
 def train_side_by_side(source: Jobs[J], jobs: int, device: str) -> None:
-    """Train all that the source gives, so many at a time."""
+    """Train all that the source gives, so many at a time, each in a process of its own."""
     spawn = multiprocessing.get_context("spawn")
     running: dict[Connection, tuple[BaseProcess, J]] = {}
     deaths: Counter[Path] = Counter()
