@@ -2,10 +2,8 @@
 names, sizes and times of their files."""
 
 import dataclasses
-import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,6 +13,7 @@ from orbitset.datasets.cache import Key, cached_pixels
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.pictures import (
     Box,
+    ImageFile,
     ImageForm,
     InMemory,
     box_fault,
@@ -24,12 +23,13 @@ from orbitset.datasets.pictures import (
     stamp,
 )
 from orbitset.datasets.segments import VideoConfig
+from orbitset.datasets.stream import read_ahead
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import ConfigError, DataError
 
 _VERSION = 3
 """Cache version; bump when decoding changes."""
-_AT_ONCE = 256
+_REPORTED_EVERY = 256
 _LOOKED_AT, _LOOKED_AT_PX, _GREY_TOLERANCE = 8, 32, 16
 _LARGEST_PX, _MULTIPLE_PX = 128, 16
 Progress = Callable[[int, int], None]
@@ -89,28 +89,25 @@ def load_images(
 
 def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, int]]]:
     """Decode all images without keeping any: what is wrong with some, and the sizes of the others."""
+
+    def look(file: ImageFile, box: Box | None) -> tuple[int, int] | str:
+        image = decoded(file)
+        return image if isinstance(image, str) else box_fault(box, image.size) or image.size
+
     problems, sizes = [], []
-    boxes = table.boxes or [None] * len(table)
-    with large_images(), ThreadPoolExecutor(os.cpu_count()) as threads:
-        files = table.files
-        for start in range(0, len(files), _AT_ONCE):
-            chunk = files[start : start + _AT_ONCE]
-            for at, image in enumerate(threads.map(decoded, chunk), start):
-                fault = image if isinstance(image, str) else box_fault(boxes[at], image.size)
-                if fault is not None:
-                    problems.append(Problem(table.rows[at], f"{table.paths[at]} {fault}"))
-                    continue
-                assert not isinstance(image, str)
-                sizes.append(image.size)
+    for at, size in enumerate(read_ahead(table, look)):
+        if isinstance(size, str):
+            problems.append(table.problem(at, size))
+        else:
+            sizes.append(size)
     return problems, sizes
 
 
 def first_size(table: ImageTable) -> tuple[int, int]:
     """Width and height of the first image that can be read."""
-    for at in range(len(table)):
-        size = size_of(table.file(at))
-        if size is not None:
-            return size
+    size = next(filter(None, map(size_of, table.files)), None)
+    if size is not None:
+        return size
     raise DataError(f"no image of {table.source} can be read")
 
 
@@ -122,18 +119,17 @@ def fitting_size(table: ImageTable) -> int:
 
 def is_coloured(table: ImageTable) -> bool:
     """Whether any of the first images that can be read has a colour that is no grey."""
-    num_images = 0
+    form, num_images = ImageForm(_LOOKED_AT_PX, is_colour=True), 0
     with large_images():
-        for at in range(len(table)):
-            image = decoded(table.file(at), _LOOKED_AT_PX)
-            if isinstance(image, str):
-                continue
-            pixels = ImageForm(_LOOKED_AT_PX, is_colour=True).fit(image).astype(np.int16)
-            if np.abs(pixels - pixels[:1]).max() > _GREY_TOLERANCE:
-                return True
-            num_images += 1
-            if num_images == _LOOKED_AT:
-                break
+        for file in table.files:
+            image = decoded(file, _LOOKED_AT_PX)
+            if not isinstance(image, str):
+                pixels = form.fit(image).astype(np.int16)
+                if np.abs(pixels - pixels[:1]).max() > _GREY_TOLERANCE:
+                    return True
+                num_images += 1
+                if num_images == _LOOKED_AT:
+                    break
     return False
 
 
@@ -158,21 +154,16 @@ def _write(
 ) -> tuple[tuple[int, ...], list[Problem]]:
     """Append one image after the other; gives the shape of all and what could not be read."""
     form = ImageForm(size_px, is_colour)
-    with large_images(), ThreadPoolExecutor(os.cpu_count()) as threads:
-        files = table.files
-        if size_px is None:
-            sizes = Counter(size for size in threads.map(size_of, files) if size is not None)
-            form = dataclasses.replace(form, expected=sizes.most_common(1)[0][0] if sizes else None)
-        boxes: Sequence[Box | None] = table.boxes or [None] * len(table)
-        problems, shape = [], (0, 0, 0)
-        for start in range(0, len(table), _AT_ONCE):
-            chunk = slice(start, start + _AT_ONCE)
-            for at, pixels in enumerate(threads.map(form.read, files[chunk], boxes[chunk]), start):
-                if isinstance(pixels, str):
-                    problems.append(Problem(table.rows[at], f"{table.paths[at]} {pixels}"))
-                else:
-                    shape = pixels.shape
-                    file.write(pixels.tobytes())
-            if on_progress is not None:
-                on_progress(min(start + _AT_ONCE, len(table)), len(table))
+    if size_px is None:
+        sizes = Counter(size for size in read_ahead(table, lambda file, _: size_of(file)) if size)
+        form = dataclasses.replace(form, expected=sizes.most_common(1)[0][0] if sizes else None)
+    problems, shape = [], (0, 0, 0)
+    for at, pixels in enumerate(read_ahead(table, form.read)):
+        if isinstance(pixels, str):
+            problems.append(table.problem(at, pixels))
+        else:
+            shape = pixels.shape
+            file.write(pixels.tobytes())
+        if on_progress is not None and ((at + 1) % _REPORTED_EVERY == 0 or at + 1 == len(table)):
+            on_progress(at + 1, len(table))
     return (len(table) - len(problems), *shape), problems

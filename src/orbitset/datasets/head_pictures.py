@@ -3,7 +3,8 @@
 Distances are kept on a grid, so that a step of a ray costs the same however much a head is made of; only the
 last steps and the normals use the shape itself.
 
-Shapes: V views, L lights, R rays, M rays that meet something, S x S pixels; X, Y, Z steps of the grid.
+Shapes: V views, L lights, R rays, M rays that meet something, S x S pixels; X, Y, Z steps of the grid. Places
+and directions are of three numbers, the first axis of a tensor.
 """
 
 import math
@@ -58,9 +59,9 @@ bright room with a lamp on the ceiling. Lights keep their place when the head is
 class _Surface:
     """The points that rays meet: where they are, which way they face, whence they are seen, their paint."""
 
-    point: Point
-    normal: Point
-    seen_along: Point
+    point_3M: Tensor
+    normal_3M: Tensor
+    seen_along_3M: Tensor
     tone_M: Tensor
     gloss_M: Tensor
     open_M: Tensor
@@ -81,7 +82,8 @@ class _Field:
             slabs.append(scene_distance((right, up, back), head))
         self.distance_11ZYX = torch.cat(slabs)[None, None]
 
-    def __call__(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    def __call__(self, point: Tensor) -> Tensor:
+        x, y, z = point
         right = x.abs() * (2 / HIGH[0]) - 1
         up = (y - LOW[1]) * (2 / (HIGH[1] - LOW[1])) - 1
         back = (z - LOW[2]) * (2 / (HIGH[2] - LOW[2])) - 1
@@ -116,35 +118,25 @@ def picture(
     return torch.cat(parts, dim=1).transpose(0, 1)
 
 
-def _look(head: Head, field: _Field, origin: Point, way: Point, lights: Sequence[int]) -> Tensor:
+def _look(
+    head: Head, field: _Field, origin_3R: Tensor, way_3R: Tensor, lights: Sequence[int]
+) -> Tensor:
     """What each ray sees in each light, (L, R)."""
-    reach_R, met_M = _walk(field, origin, way)
+    reach_R, met_M = _walk(field, origin_3R, way_3R)
+    start_3M, way_3M = origin_3R[:, met_M], way_3R[:, met_M]
     for _ in range(2):
-        reach_R[met_M] += 0.9 * scene_distance(_along(origin, way, reach_R, met_M), head)
-    point = _along(origin, way, reach_R, met_M)
-    normal = _normal(point, head)
-    surface = _Surface(
-        point, normal, _pick(way, met_M), *paint(point, head), _openness(field, point, normal)
-    )
-    frame_R = _glasses(head, origin, way, reach_R)
-    seen = []
+        reach_R[met_M] += 0.9 * scene_distance(start_3M + way_3M * reach_R[met_M], head)
+    point_3M = start_3M + way_3M * reach_R[met_M]
+    normal_3M = _normal(point_3M, head)
+    openness_M = _openness(field, point_3M, normal_3M)
+    surface = _Surface(point_3M, normal_3M, way_3M, *paint(point_3M, head), openness_M)
+    frame_R = _glasses(head, origin_3R, way_3R, reach_R)
+    pictures = []
     for light in (LIGHTS[number] for number in lights):
         lit_R = torch.full_like(reach_R, 0.01 + 0.05 * light.frontal)
         lit_R[met_M] = _shade(head, field, surface, light)
-        seen.append(lit_R + frame_R * (0.35 * head["frame_tone"] * light.frontal - lit_R))
-    return torch.stack(seen)
-
-
-def _pick(point: Point, rows: Tensor) -> Point:
-    x, y, z = point
-    return x[rows], y[rows], z[rows]
-
-
-def _along(origin: Point, way: Point, reach_R: Tensor, rows: Tensor) -> Point:
-    """Where the chosen rays are after their reach."""
-    reach = reach_R[rows]
-    x, y, z = (at[rows] + step[rows] * reach for at, step in zip(origin, way, strict=True))
-    return x, y, z
+        pictures.append(lit_R + frame_R * (0.35 * head["frame_tone"] * light.frontal - lit_R))
+    return torch.stack(pictures)
 
 
 def _dot(one: Point, other: Point | Place) -> Tensor:
@@ -153,8 +145,8 @@ def _dot(one: Point, other: Point | Place) -> Tensor:
 
 def _rays(
     head: Head, views: Sequence[tuple[float, tuple[float, float]]], side: int, device: torch.device
-) -> tuple[Point, Point]:
-    """Where each ray starts and which way it goes, in the frame of the head, (R,) each."""
+) -> tuple[Tensor, Tensor]:
+    """Where each ray starts and which way it goes, in the frame of the head, (3, R) each."""
     offset = ((torch.arange(side, dtype=torch.float64) + 0.5) / side - 0.5) * EXTENT
     right, down = (part.flatten() for part in torch.meshgrid(offset, offset, indexing="xy"))
     origins, ways = [], []
@@ -172,10 +164,10 @@ def _rays(
         start = _turn(head, (camera[0], camera[1], camera[2]))
         origins.append(torch.stack([part + at for part, at in zip(start, CENTRE, strict=True)]))
     origin_3R, way_3R = (torch.cat(parts, dim=1).float().to(device) for parts in (origins, ways))
-    return (origin_3R[0], origin_3R[1], origin_3R[2]), (way_3R[0], way_3R[1], way_3R[2])
+    return origin_3R, way_3R
 
 
-def _turn(head: Head, direction: Point) -> Point:
+def _turn(head: Head, direction: Point) -> tuple[Tensor, Tensor, Tensor]:
     """A direction of the room as the slightly turned head has it."""
     x, y, z = direction
     sin, cos = math.sin(head["yaw"]), math.cos(head["yaw"])
@@ -186,22 +178,20 @@ def _turn(head: Head, direction: Point) -> Point:
     return cos * x + sin * y, cos * y - sin * x, z
 
 
-def _walk(field: _Field, origin: Point, way: Point) -> tuple[Tensor, Tensor]:
+def _walk(field: _Field, origin_3R: Tensor, way_3R: Tensor) -> tuple[Tensor, Tensor]:
     """How far each ray goes (R,), and the rows (M,) of those that meet a surface within the box."""
-    near, far = torch.full_like(origin[0], -1e9), torch.full_like(origin[0], 1e9)
-    for at, step, low, high in zip(origin, way, LOW, HIGH, strict=True):
-        step = step.where(step.abs() > 1e-6, 1e-6)
-        one, other = (low - at) / step, (high - at) / step
-        near = torch.maximum(near, torch.minimum(one, other))
-        far = torch.minimum(far, torch.maximum(one, other))
+    step_3R = way_3R.where(way_3R.abs() > 1e-6, 1e-6)
+    low, high = (origin_3R.new_tensor(corner)[:, None] for corner in (LOW, HIGH))
+    one, other = (low - origin_3R) / step_3R, (high - origin_3R) / step_3R
+    near, far = torch.minimum(one, other).amax(0), torch.maximum(one, other).amin(0)
     reach = torch.minimum(near, far)
     rows = (near < far).nonzero()[:, 0]
     met = []
     for _ in range(10):
-        start, steps = _along(origin, way, reach, rows), _pick(way, rows)
+        start, way = origin_3R[:, rows] + way_3R[:, rows] * reach[rows], way_3R[:, rows]
         gone = gap = torch.zeros_like(start[0])
         for _ in range(4):  # those who are there or past the box are looked for only now and then
-            gap = field(*(at + gone * axis for at, axis in zip(start, steps, strict=True)))
+            gap = field(start + gone * way)
             gone = gone + 0.95 * gap
         reach[rows] += gone
         is_there = gap.abs() < 0.012
@@ -215,60 +205,50 @@ def _walk(field: _Field, origin: Point, way: Point) -> tuple[Tensor, Tensor]:
     return far_R, met_M
 
 
-def _normal(point: Point, head: Head) -> Point:
-    """The direction in which distance grows fastest, from four differences."""
-    x, y, z = (torch.zeros_like(axis) for axis in point)
-    for right, up, back in ((1, -1, -1), (-1, -1, 1), (-1, 1, -1), (1, 1, 1)):
-        moved = (point[0] + 0.008 * right, point[1] + 0.008 * up, point[2] + 0.008 * back)
-        distance = scene_distance(moved, head)
-        x, y, z = x + right * distance, y + up * distance, z + back * distance
-    length = _dot((x, y, z), (x, y, z)).sqrt().clamp(min=1e-6)
-    return x / length, y / length, z / length
+def _normal(point_3M: Tensor, head: Head) -> Tensor:
+    """The direction in which distance grows fastest (3, M), from four differences."""
+    normal = torch.zeros_like(point_3M)
+    for corner in ((1, -1, -1), (-1, -1, 1), (-1, 1, -1), (1, 1, 1)):
+        way = point_3M.new_tensor(corner)[:, None]
+        normal += way * scene_distance(point_3M + 0.008 * way, head)
+    return normal / _dot(normal, normal).sqrt().clamp(min=1e-6)
 
 
-def _openness(field: _Field, point: Point, normal: Point) -> Tensor:
+def _openness(field: _Field, point_3M: Tensor, normal_3M: Tensor) -> Tensor:
     """How much of the room each point sees, by how fast distance grows along the normal."""
-    hidden = torch.zeros_like(point[0])
+    hidden = torch.zeros_like(point_3M[0])
     for step, weight in ((0.06, 2.2), (0.14, 1.3), (0.30, 0.6)):
-        distance = field(*(at + step * out for at, out in zip(point, normal, strict=True)))
-        hidden = hidden + weight * (step - distance).clamp(min=0)
+        hidden = hidden + weight * (step - field(point_3M + step * normal_3M)).clamp(min=0)
     return (1 - hidden).clamp(0.15, 1)
 
 
 def _shade(head: Head, field: _Field, surface: _Surface, light: Light) -> Tensor:
     """The light (M,) that the points send to the camera: the room's, and the lamp's where it is seen."""
-    from_above_M = 0.72 + 0.28 * surface.normal[1]
+    from_above_M = 0.72 + 0.28 * surface.normal_3M[1]
     lit_M = surface.tone_M * surface.open_M * from_above_M * light.room
     if light.lamp == 0:
         return lit_M
-    to = _to_lamp(head, light)
-    facing_M = _dot(surface.normal, to)
+    up, right = math.radians(light.up), math.radians(light.right)
+    parts = (math.cos(up) * math.sin(right), math.sin(up), math.cos(up) * math.cos(right))
+    x, y, z = torch.tensor(parts, dtype=torch.float64)
+    to_31 = torch.stack(_turn(head, (x, y, z)))[:, None].to(lit_M)
+    facing_M = _dot(surface.normal_3M, to_31)
     rows = (facing_M > 0).nonzero()[:, 0]
-    normal, along = _pick(surface.normal, rows), _pick(surface.seen_along, rows)
-    half = (to[0] - along[0], to[1] - along[1], to[2] - along[2])
+    normal = surface.normal_3M[:, rows]
+    half = to_31 - surface.seen_along_3M[:, rows]
     mirror = _dot(normal, half) / _dot(half, half).sqrt().clamp(min=1e-3)
     back = surface.tone_M[rows] + surface.gloss_M[rows] * mirror.clamp(min=0) ** 24
-    lit_M[rows] += (
-        light.lamp * facing_M[rows] * back * _clear(field, _pick(surface.point, rows), normal, to)
-    )
+    clear = _clear(field, surface.point_3M[:, rows] + 0.03 * normal, to_31)
+    lit_M[rows] += light.lamp * facing_M[rows] * back * clear
     return lit_M
 
 
-def _to_lamp(head: Head, light: Light) -> Place:
-    up, right = math.radians(light.up), math.radians(light.right)
-    parts = (math.cos(up) * math.sin(right), math.sin(up), math.cos(up) * math.cos(right))
-    parts_3 = torch.tensor(parts, dtype=torch.float64)
-    x, y, z = _turn(head, (parts_3[0], parts_3[1], parts_3[2]))
-    return float(x), float(y), float(z)
-
-
-def _clear(field: _Field, point: Point, normal: Point, to: Place) -> Tensor:
+def _clear(field: _Field, start: Tensor, to_31: Tensor) -> Tensor:
     """One where the way to the lamp is clear, none where it is barred; between, where it is narrow."""
-    x, y, z = (at + 0.03 * out for at, out in zip(point, normal, strict=True))
-    gone = torch.full_like(x, 0.03)
-    clear = torch.ones_like(x)
+    gone = torch.full_like(start[0], 0.03)
+    clear = torch.ones_like(gone)
     for _ in range(10):
-        gap = field(x + gone * to[0], y + gone * to[1], z + gone * to[2])
+        gap = field(start + gone * to_31)
         clear = torch.minimum(clear, 0.5 + 7.0 * gap / gone)
         gone = gone + gap.clamp(0.05, 0.35)
     clear = clear.clamp(0, 1)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from orbitset.datasets.head_people import Head
 
-Point = tuple[Tensor, Tensor, Tensor]
+Point = tuple[Tensor, Tensor, Tensor] | Tensor
+"""x, y and z"""
 Place = tuple[float, float, float]
 
 
@@ -180,7 +181,8 @@ def _ellipsoid(p: Point, centre: Place, radii: Place) -> Tensor:
     unit = (squares[0] + squares[1] + squares[2]).sqrt()
     a, b, c = (1 / (radius * radius) for radius in radii)
     slope = (squares[0] * a + squares[1] * b + squares[2] * c).sqrt()
-    return unit * (unit - 1) / slope.clamp(min=1e-3)
+    distance: Tensor = unit * (unit - 1) / slope.clamp(min=1e-3)
+    return distance
 
 
 def _rod(p: Point, start: Place, end: Place, start_radius: float, end_radius: float) -> Tensor:
@@ -191,7 +193,8 @@ def _rod(p: Point, start: Place, end: Place, start_radius: float, end_radius: fl
     along = ((x * step[0] + y * step[1] + z * step[2]) / square).clamp(0, 1)
     x, y, z = x - along * step[0], y - along * step[1], z - along * step[2]
     radius = along * (end_radius - start_radius) + start_radius
-    return (x * x + y * y + z * z).sqrt() - radius
+    distance: Tensor = (x * x + y * y + z * z).sqrt() - radius
+    return distance
 
 
 def _join(a: Tensor, b: Tensor, blend: float) -> Tensor:

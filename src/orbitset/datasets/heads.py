@@ -8,6 +8,7 @@ of 20 as in one of 129.
 Shapes: N images of one channel and S x S pixels, V views, L lights.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO
 
@@ -43,8 +44,8 @@ def load_heads(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ObservedImages:
     """All views and sessions of so many people and lights, by default of all, rendered once and cached."""
-    people, lights = _numbers(people, lights)
-    inputs = (people, lights, size_px, seed, torch.device(device).type)
+    values = factors_of_heads(people, lights)
+    people, lights = len(values["person"]), len(values["light"])
 
     def write(file: BinaryIO) -> tuple[tuple[int, ...], dict[str, tuple[str, ...]]]:
         heads = render_heads(
@@ -58,6 +59,7 @@ def load_heads(
         file.write(heads.images.numpy().tobytes())
         return tuple(heads.images.shape), dict(heads.values)
 
+    inputs = (people, lights, size_px, seed, torch.device(device).type)
     source = f"heads:{people}x{lights}, {size_px} px, seed {seed}"
     images, values = cached_pixels(Key("heads", VERSION, source, inputs), write)
     return _numbered(torch.from_numpy(images), {name: tuple(of) for name, of in values.items()})
@@ -87,21 +89,15 @@ def render_heads(
         raise ConfigError(f"size_px is {size_px}; give at least 1")
     chosen = [LIGHTS.index(light) for light in values["light"]]
     degrees = [int(view) for view in views]
-    images = torch.empty(
-        people, sessions, len(degrees), lights, size_px, size_px, dtype=torch.uint8
-    )
-    for person in range(people):
-        for session in range(sessions):
-            images[person, session] = _photograph(
-                person, session, degrees, chosen, size_px, seed, torch.device(device)
-            )
-            if on_progress is not None:
-                on_progress(person * sessions + session + 1, people * sessions)
-    return _numbered(images.view(-1, 1, size_px, size_px), values)
-
-
-def _numbers(people: int | None, lights: int | None) -> tuple[int, int]:
-    return PEOPLE if people is None else people, len(LIGHTS) if lights is None else lights
+    images = []
+    for person, session in itertools.product(range(people), range(sessions)):
+        photographs = _photograph(
+            person, session, degrees, chosen, size_px, seed, torch.device(device)
+        )
+        images.append(photographs.reshape(-1, 1, size_px, size_px))
+        if on_progress is not None:
+            on_progress(len(images), people * sessions)
+    return _numbered(torch.cat(images), values)
 
 
 def factors_of_heads(
@@ -111,7 +107,8 @@ def factors_of_heads(
     sessions: int = SESSIONS,
 ) -> dict[str, tuple[str, ...]]:
     """The values of each factor for so many people and lights, by default for all."""
-    people, lights = _numbers(people, lights)
+    people = PEOPLE if people is None else people
+    lights = len(LIGHTS) if lights is None else lights
     for name, number in (("people", people), ("sessions", sessions)):
         if number < 1:
             raise ConfigError(f"{name} is {number}; give at least 1")

@@ -34,34 +34,21 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class _Image:
-    name: str
-    stretch: Stretch
-    factors: dict[str, str]
-
-
-@dataclass(frozen=True)
-class _Contents:
-    samples: tuple[_Image | str, ...] = ()
-    """In their order; of those that cannot be used, which file is why"""
-    faults: tuple[str, ...] = ()
-    """What is wrong with the tar itself"""
-
-    @functools.cached_property
-    def places(self) -> dict[str, Stretch]:
-        images = (sample for sample in self.samples if isinstance(sample, _Image))
-        return {image.name: image.stretch for image in images}
-
-
 @dataclass(slots=True)
 class _Sample:
-    """The files of a sample so far."""
+    """The files of a key: an image, and what is known of it."""
 
     endings: list[str] = field(default_factory=list)
-    images: list[tuple[str, Stretch]] = field(default_factory=list)
+    name: str = ""
+    """The image's"""
+    stretch: Stretch | None = None
     factors: dict[str, str] = field(default_factory=dict)
     fault: str | None = None
+    """Which file is why the image cannot be used"""
+
+
+_Contents = tuple[dict[str, _Sample], str | None]
+"""The samples of a tar by their keys, in their order, and what is wrong with the tar itself"""
 
 
 def is_tar(name: str) -> bool:
@@ -101,26 +88,28 @@ def scan_shards(
     """
     if not any((root / shard).is_file() for shard in names):
         raise DataError(f"there is no shard {source}")
-    images: list[_Image] = []
-    paths: list[str] = []
-    rows: list[int] = []
+    samples: list[tuple[int, str, _Sample]] = []
     problems: list[Problem] = []
     number = itertools.count(1)
     for shard in names:
-        contents = _contents((root / shard).absolute())
-        for sample in contents.samples:
+        contents, fault = _contents((root / shard).absolute())
+        for sample in contents.values():
             row = next(number)
-            if isinstance(sample, str):
-                problems.append(Problem(row, f"{shard}/{sample}"))
-                continue
-            images.append(sample)
-            paths.append(f"{shard}/{sample.name}")
-            rows.append(row)
-        problems += [Problem(next(number), f"{shard} {fault}") for fault in contents.faults]
-    factors = dict.fromkeys(name for image in images for name in image.factors)
-    columns = {name: tuple(image.factors.get(name, "") for image in images) for name in factors}
-    stretches = tuple(image.stretch for image in images)
-    table = ImageTable(source, root, tuple(paths), columns, tuple(rows), inside=stretches)
+            if sample.fault is None:
+                samples.append((row, f"{shard}/{sample.name}", sample))
+            else:
+                problems.append(Problem(row, f"{shard}/{sample.fault}"))
+        if fault is not None:
+            problems.append(Problem(next(number), f"{shard} {fault}"))
+    factors = dict.fromkeys(name for *_, sample in samples for name in sample.factors)
+    table = ImageTable(
+        source,
+        root,
+        tuple(path for _, path, _ in samples),
+        {name: tuple(sample.factors.get(name, "") for *_, sample in samples) for name in factors},
+        tuple(row for row, *_ in samples),
+        inside=tuple(sample.stretch for *_, sample in samples),
+    )
     return table, tuple(problems)
 
 
@@ -134,15 +123,13 @@ def read_shards(
 ) -> ImageTable:
     """The samples that can be used, all of which have these factors."""
     table, problems = scan_shards(source, root, names)
-    # without a single sample there are no factors, and the problems say why
-    missing = [
-        Problem(row, f"{path} has no {name}")
-        for name in (factors if len(table) else ())
-        for row, path, value in zip(
-            table.rows, table.paths, table.require(factors).columns[name], strict=True
-        )
-        if not value
-    ]
+    missing = []
+    if len(table):  # without a single sample there are no factors, and the problems say why
+        table.require(factors)
+        for name in factors:
+            for at, value in enumerate(table.columns[name]):
+                if not value:
+                    missing.append(table.problem(at, f"has no {name}"))
     return table.without([*problems, *missing], on_problem)
 
 
@@ -152,7 +139,10 @@ def file_at(path: Path | str) -> ImageFile:
     for folder in path.parents:
         if is_tar(folder.name) and folder.is_file():
             name = path.relative_to(folder).as_posix()
-            return _contents(folder.absolute()).places.get(name, path)
+            for sample in _contents(folder.absolute())[0].values():
+                if sample.name == name and sample.fault is None and sample.stretch is not None:
+                    return sample.stretch
+            return path
     return path
 
 
@@ -165,9 +155,9 @@ def _contents(path: Path) -> _Contents:
         about = path.stat()
         return _scanned(path, about.st_size, about.st_mtime_ns)
     except FileNotFoundError:
-        return _Contents(faults=("does not exist",))
+        return {}, "does not exist"
     except OSError as error:
-        return _Contents(faults=(f"cannot be read: {error.strerror or error}",))
+        return {}, f"cannot be read: {error.strerror or error}"
 
 
 @functools.cache
@@ -176,16 +166,21 @@ def _scanned(path: Path, num_bytes: int, _mtime_ns: int) -> _Contents:
     samples: dict[str, _Sample] = {}
     with path.open("rb") as file:
         if path.name.lower().endswith(_COMPRESSED) or file.read(6).startswith(_MAGIC):
-            reason = "is compressed; unpack it to a plain .tar, in which images can be read at their places"
-            return _Contents(faults=(reason,))
+            return (
+                {},
+                "is compressed; unpack it to a plain .tar, in which images can be read at their places",
+            )
         if num_bytes == 0:
-            return _Contents(faults=("is empty: it has 0 bytes",))
+            return {}, "is empty: it has 0 bytes"
         file.seek(0)
         fault = _gather(file, path, num_bytes, samples)
-    settled = tuple(_settled(key, sample) for key, sample in samples.items())
-    if not settled and fault is None:
+    for key, sample in samples.items():
+        if sample.fault is None and sample.stretch is None:
+            names = ", ".join(f"{key.rpartition('/')[2]}.{ending}" for ending in sample.endings)
+            sample.fault = f"{key} has no image, only {names}"
+    if not samples and fault is None:
         fault = "is empty: there is no sample in it"
-    return _Contents(settled, () if fault is None else (fault,))
+    return samples, fault
 
 
 def _gather(file: BinaryIO, path: Path, num_bytes: int, samples: dict[str, _Sample]) -> str | None:
@@ -193,22 +188,31 @@ def _gather(file: BinaryIO, path: Path, num_bytes: int, samples: dict[str, _Samp
     last = None
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in _members(tar):
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
                 last = member.name.removeprefix("./")
                 if member.isdir():
                     continue
                 if member.size < 0 or tar.offset <= member.offset:
                     return f"is damaged at {last}"
-                is_whole = member.isreg() and not member.issparse()
-                is_cut = is_whole and member.offset_data + member.size > num_bytes
-                sample, ending = _place(last, samples)
-                if sample is None and is_cut:
+                end = member.offset_data + member.size
+                is_cut = member.isreg() and not member.issparse() and end > num_bytes
+                folder, _, base = last.rpartition("/")
+                stem, dot, ending = base.partition(".")
+                is_hidden = any(part[:1] == "." and part != ".." for part in folder.split("/"))
+                if stem and dot and not is_hidden:
+                    sample = samples.setdefault(last.removesuffix(f".{ending}"), _Sample())
+                    fault = (
+                        f"is cut off: the tar ends after {num_bytes:,} bytes" if is_cut else None
+                    )
+                    fault = fault or _add(sample, last, ending, member, file, path)
+                    sample.endings.append(ending)
+                    if fault is not None and sample.fault is None:
+                        sample.fault = f"{last} {fault}"
+                    if is_cut:
+                        return None
+                elif is_cut:
                     return f"ends in the middle of {last}"
-                if sample is not None:
-                    end = f"is cut off: the tar ends after {num_bytes:,} bytes"
-                    _add(sample, last, ending, member, file, path, end if is_cut else None)
-                if is_cut:
-                    return None
             file.seek(tar.offset)
             if file.read(_BLOCK).strip(b"\0"):
                 return f"is damaged or cut off after {last}"
@@ -217,57 +221,16 @@ def _gather(file: BinaryIO, path: Path, num_bytes: int, samples: dict[str, _Samp
     return None
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    while (member := tar.next()) is not None:
-        tar.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
-        yield member
-
-
-def _place(name: str, samples: dict[str, _Sample]) -> tuple[_Sample | None, str]:
-    """The sample a file belongs to, none if it is hidden or has no ending, and the ending."""
-    folder, _, base = name.rpartition("/")
-    stem, dot, ending = base.partition(".")
-    if not (stem and dot) or any(
-        part.startswith(".") and part != ".." for part in folder.split("/")
-    ):
-        return None, ending
-    key = name.removesuffix(f".{ending}")
-    return samples.setdefault(key, _Sample()), ending
-
-
 def _add(
-    sample: _Sample,
-    name: str,
-    ending: str,
-    member: tarfile.TarInfo,
-    file: BinaryIO,
-    path: Path,
-    fault: str | None,
-) -> None:
-    """Add a file to a sample, or say what is wrong with it."""
+    sample: _Sample, name: str, ending: str, member: tarfile.TarInfo, file: BinaryIO, path: Path
+) -> str | None:
+    """Add a file to its sample, or say what is wrong with it."""
     kind = ending.lower()
     is_image, is_text = f".{kind}" in SUFFIXES, kind in ("json", *_TEXTS)
-    if fault is None and ending in sample.endings:
-        fault = "is in it twice"
-    sample.endings.append(ending)
-    if fault is None and (is_image or is_text):
-        fault = _unusable(member, name, is_text)
-    if fault is None and is_image:
-        sample.images.append((name, Stretch(path, member.offset_data, member.size)))
-    elif fault is None and is_text:
-        file.seek(member.offset_data)
-        factors = _factors(kind, file.read(member.size))
-        if isinstance(factors, str):
-            fault = factors
-        elif kind == "json":
-            sample.factors = {**factors, **sample.factors}
-        else:
-            sample.factors |= factors
-    if fault is not None and sample.fault is None:
-        sample.fault = f"{name} {fault}"
-
-
-def _unusable(member: tarfile.TarInfo, name: str, is_text: bool) -> str | None:
+    if ending in sample.endings:
+        return "is in it twice"
+    if not (is_image or is_text):
+        return None
     if name.startswith("/") or ".." in name.split("/"):
         return "leads out of the tar"
     if member.issym() or member.islnk():
@@ -276,20 +239,19 @@ def _unusable(member: tarfile.TarInfo, name: str, is_text: bool) -> str | None:
         return "is no ordinary file"
     if is_text and member.size > _MOST_TEXT:
         return f"has {member.size:,} bytes, more than {_MOST_TEXT:,}: these are no factors"
+    if is_image and sample.stretch is not None:
+        sample.fault = sample.fault or (
+            f"{sample.name} is not the only image of its sample: there is {name}"
+        )
+    elif is_image:
+        sample.name, sample.stretch = name, Stretch(path, member.offset_data, member.size)
+    else:
+        file.seek(member.offset_data)
+        factors = _factors(kind, file.read(member.size))
+        if isinstance(factors, str):
+            return factors
+        sample.factors = factors | sample.factors if kind == "json" else sample.factors | factors
     return None
-
-
-def _settled(key: str, sample: _Sample) -> _Image | str:
-    """The image of a sample whose files have all been seen, or which file is why there is none."""
-    if sample.fault is not None:
-        return sample.fault
-    if not sample.images:
-        names = ", ".join(f"{key.rpartition('/')[2]}.{ending}" for ending in sample.endings)
-        return f"{key} has no image, only {names}"
-    (name, stretch), *more = sample.images
-    if more:
-        return f"{name} is not the only image of its sample: there is {more[0][0]}"
-    return _Image(name, stretch, sample.factors)
 
 
 def _factors(kind: str, content: bytes) -> dict[str, str] | str:

@@ -6,17 +6,19 @@ Shapes: N images of a batch, C x S x S each.
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
-from orbitset.datasets.pictures import ImageForm, large_images
+from orbitset.datasets.pictures import Box, ImageFile, ImageForm, large_images
 from orbitset.datasets.table import ImageTable, Problem
 
+T = TypeVar("T")
 _CHUNK = 8
 """Images one thread reads at a time"""
-Read = list[np.ndarray | str]
+_AHEAD = 64
 
 
 class ImageStream:
@@ -28,17 +30,17 @@ class ImageStream:
         self.table, self.form = table, form
         self.problems: list[Problem] = []
         self._batch = batch
-        self._threads = threads or os.cpu_count() or 1
+        self._threads = threads
 
     def __iter__(self) -> Iterator[tuple[list[int], np.ndarray]]:
         """Places in the table, and the images there as uint8 (N, C, S, S)."""
         self.problems.clear()
         places: list[int] = []
         images: list[np.ndarray] = []
-        for at, image in enumerate(self._read_ahead()):
+        ahead = read_ahead(self.table, self.form.read, threads=self._threads, ahead=2 * self._batch)
+        for at, image in enumerate(ahead):
             if isinstance(image, str):
-                path = self.table.paths[at]
-                self.problems.append(Problem(self.table.rows[at], f"{path} {image}"))
+                self.problems.append(self.table.problem(at, image))
                 continue
             places.append(at)
             images.append(image)
@@ -48,26 +50,36 @@ class ImageStream:
         if images:
             yield places, np.stack(images)
 
-    def _read_ahead(self) -> Iterator[np.ndarray | str]:
-        """In the order of the table, so much ahead that all threads are busy for two batches."""
-        starts = iter(range(0, len(self.table), _CHUNK))
-        ahead = 2 * self._threads + 2 * self._batch // _CHUNK
-        with ThreadPoolExecutor(self._threads) as threads:
-            waiting: deque[Future[Read]] = deque()
-            try:
-                for start in starts:
-                    waiting.append(threads.submit(self._read, start))
-                    if len(waiting) > ahead:
-                        yield from waiting.popleft().result()
-                while waiting:
-                    yield from waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
 
-    def _read(self, start: int) -> Read:
-        table = self.table
-        places = range(start, min(start + _CHUNK, len(table)))
-        boxes = table.boxes or [None] * len(table)
+def read_ahead(
+    table: ImageTable,
+    read: Callable[[ImageFile, Box | None], T],
+    *,
+    threads: int | None = None,
+    ahead: int = _AHEAD,
+) -> Iterator[T]:
+    """What `read` gives for each image and its box, in the order of the table.
+
+    Threads read so much ahead that all of them are busy, and `ahead` images more.
+    """
+    files, boxes = table.files, table.boxes or [None] * len(table)
+
+    def read_chunk(start: int) -> list[T]:
+        chunk = slice(start, start + _CHUNK)
         with large_images():  # not around the whole stream, which may be suspended
-            return [self.form.read(table.file(at), boxes[at]) for at in places]
+            return list(map(read, files[chunk], boxes[chunk]))
+
+    num_threads = threads or os.cpu_count() or 1
+    most_waiting = 2 * num_threads + ahead // _CHUNK
+    with ThreadPoolExecutor(num_threads) as pool:
+        waiting: deque[Future[list[T]]] = deque()
+        try:
+            for start in range(0, len(table), _CHUNK):
+                waiting.append(pool.submit(read_chunk, start))
+                if len(waiting) > most_waiting:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -76,6 +76,10 @@ class ImageTable:
     def files(self) -> list[ImageFile]:
         return [self.file(at) for at in range(len(self))]
 
+    def problem(self, at: int, reason: str) -> Problem:
+        """What is wrong with the image in one place."""
+        return Problem(self.rows[at], f"{self.paths[at]} {reason}")
+
     def require(self, columns: Collection[str]) -> "ImageTable":
         """Itself, if it has these columns."""
         missing = [name for name in dict.fromkeys(columns) if name not in self.columns]
