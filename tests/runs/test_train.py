@@ -1,6 +1,7 @@
 """Whole small runs, through the command line where the process itself matters."""
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+from orbitset.cli.main import main
 from orbitset.config import with_settings
 from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, DataError, RunError
@@ -200,17 +202,40 @@ def test_problems_stop_or_are_left_out_and_listed(tmp_path, small_faces, face_ma
     assert (left["row"], left["others"]) == (2, [5])
 
 
-def _command(out, *more):
-    settings = [part for setting in SMALL for part in ("--set", setting)]
-    every_step = ["--set", "train.checkpoint_every_s=0", "--set", "train.epochs=0.2"]
-    base = [sys.executable, "-m", "orbitset", "train", "affine-digits", "--out", str(out)]
-    return [*base, *settings, *every_step, "--device", "cpu", *more]
+def _arguments(out, *more):
+    settings = [*SMALL, "train.checkpoint_every_s=0", "train.epochs=0.2"]
+    base = ["train", "affine-digits", "--out", str(out), "--device", "cpu", *more]
+    return [*base, *(part for setting in settings for part in ("--set", setting))]
 
 
-def _finish(out, *more):
-    return subprocess.run(
-        _command(out, "--resume", "--quiet", *more), stderr=subprocess.PIPE, text=True, check=True
-    )
+def _call(arguments):
+    sys.argv = ["orbitset", *arguments]
+    main()
+
+
+@pytest.fixture(scope="module")
+def start():
+    """Begins a process of its own for each call. They come from a process that has imported all before."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["orbitset.runs.train", "orbitset.report", __name__])
+
+    def begin(*arguments):
+        process = context.Process(target=_call, args=(arguments,))
+        process.start()
+        return process
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def finish(orbitset):
+    """Goes on with a training until its end."""
+
+    def go_on(out):
+        done = orbitset(*_arguments(out, "--resume", "--quiet"))
+        assert done.returncode == 0, done.stderr
+
+    return go_on
 
 
 def _same_results(a, b):
@@ -221,7 +246,8 @@ def _same_results(a, b):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "run"
-    subprocess.run(_command(out, "--quiet"), check=True, capture_output=True)
+    command = [sys.executable, "-m", "orbitset", *_arguments(out, "--quiet")]
+    subprocess.run(command, check=True, capture_output=True)
     return out
 
 
@@ -240,28 +266,31 @@ def ended(tmp_path_factory):
     return run.path
 
 
-def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(tmp_path, whole):
+def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(
+    tmp_path, whole, start, finish
+):
     out, rng, killed = tmp_path / "killed", random.Random(0), 0
     while killed < 5:
-        process = subprocess.Popen(_command(out, "--resume", "--quiet"), stderr=subprocess.DEVNULL)
+        process = start(*_arguments(out, "--resume", "--quiet"))
         _wait_for_a_step(out, process)
         time.sleep(rng.uniform(0.0, 0.25))
-        process.send_signal(signal.SIGKILL)
-        if process.wait() != -signal.SIGKILL:
+        process.kill()
+        process.join()
+        if process.exitcode != -signal.SIGKILL:
             break
         killed += 1
     assert killed >= 3
-    _finish(out)
+    finish(out)
     _same_results(whole, out)
 
 
-def test_killed_while_starting_or_finishing_can_be_resumed(tmp_path, whole, ended):
+def test_killed_while_starting_or_finishing_can_be_resumed(tmp_path, whole, ended, finish):
     """The folder as a kill leaves it: in the middle of the first write, before the environment,
     before the first checkpoint, and after the last step."""
     half = tmp_path / "half"
     half.mkdir()
     (half / ".config.json.1.part").write_text("{")
-    _finish(half)
+    finish(half)
     _same_results(whole, half)
     for name, left, missing in (
         ("start", whole, ["environment.json", "results.json", "arrays.npz", "report.html"]),
@@ -273,24 +302,25 @@ def test_killed_while_starting_or_finishing_can_be_resumed(tmp_path, whole, ende
             (out / file).unlink()
         cut_off = (out / "metrics.jsonl").read_text() + '{"step": 99'
         (out / "metrics.jsonl").write_text(cut_off)
-        _finish(out)
+        finish(out)
         _same_results(whole, out)
         assert (out / "report.html").exists()
 
 
-def test_killed_while_overwriting_does_not_pass_old_results_for_new(tmp_path, ended):
+def test_killed_while_overwriting_does_not_pass_old_results_for_new(
+    tmp_path, ended, orbitset, fails
+):
     out = tmp_path / "run"
     shutil.copytree(ended, out)
     (out / "metrics.jsonl").unlink()  # cleared, with the old checkpoint still there
-    done = subprocess.run(_command(out, "--resume"), stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1
-    assert "does not hold the metrics that belong to its checkpoint" in done.stderr
+    done = orbitset(*_arguments(out, "--resume"))
+    fails(done, 1, "does not hold the metrics that belong to its checkpoint")
 
 
-def test_resumed_run_records_where_it_went_on(tmp_path, ended):
+def test_resumed_run_records_where_it_went_on(tmp_path, ended, finish):
     out = tmp_path / "run"
     shutil.copytree(ended, out)
-    _finish(out)
+    finish(out)
     environment = json.loads((out / "environment.json").read_text())
     assert len(environment["resumed"]) == 1
     assert "torch" in environment["resumed"][0]["versions"]
@@ -407,7 +437,7 @@ def _wait_for_a_step(folder, process):
     """Until this process has written a checkpoint of its own, or ended."""
     path = folder / "checkpoint" / "latest.safetensors"
     before = path.stat().st_mtime_ns if path.exists() else None
-    while process.poll() is None:
+    while process.is_alive():
         if path.exists() and path.stat().st_mtime_ns != before:
             return
         time.sleep(0.01)
