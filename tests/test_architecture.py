@@ -42,7 +42,7 @@ ARROWS = {
     "recipes": FOUNDATION
     | {"run_folder", DATA, "orbits", "encoders", "losses", "training", "models", "protocols"},
     "results": FOUNDATION | {"run_folder", "evaluation", "protocols", "recipes"},
-    "report": FOUNDATION | {"run_folder", "protocols", "results"},
+    "report": FOUNDATION | {"run_folder", "protocols", "recipes", "results"},
     "runs": FOUNDATION
     | {"run_folder", DATA, "orbits", "encoders", "training", "evaluation", "models"}
     | {"protocols", "recipes", "results"},

@@ -20,7 +20,7 @@ from orbitset.orbits.observed import ObservedConfig
 from orbitset.orbits.photometric import PhotometricRanges
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.experiment import Experiment, read_experiment
-from orbitset.recipes.losses import OrbitTripletSettings
+from orbitset.recipes.methods import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def test_a_configuration_survives_json():
         seed=5,
         orbits=OrbitConfig(members=9, affine=AffineRanges(shear=0.1)),
         encoder=EncoderConfig(channels=(8, 16), unpooling="corner"),
-        loss=OrbitTripletSettings(margin=0.7),
+        loss=METHODS["OT"].settings(margin=0.7),
     )
     assert read_experiment(json.loads(json.dumps(to_dict(config)))) == config
 

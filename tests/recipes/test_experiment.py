@@ -49,7 +49,7 @@ def test_a_method_of_any_case_brings_the_settings_of_its_loss():
         experiment(method="OX")
     with pytest.raises(ConfigError, match="protocol is 'on-shot'; .*did you mean one-shot"):
         experiment(protocol="on-shot")
-    with pytest.raises(ConfigError, match="settings of another method than OT: RectifySettings"):
+    with pytest.raises(ConfigError, match="settings of another method than OT: OESettings"):
         experiment(method="OT", loss=METHODS["OE"].settings())
 
 

@@ -8,9 +8,6 @@ from orbitset.losses import Autoencoder, Exemplar, OrbitJoint, SupervisedTriplet
 from orbitset.losses.methods import Classified
 from orbitset.recipes.losses import (
     LossContext,
-    OrbitJointSettings,
-    OrbitTripletSettings,
-    TripletSettings,
     build_loss,
     margin_of,
 )
@@ -37,7 +34,7 @@ def settings_of(method, **values):
 def test_settings_build_the_methods_objective(method, kind):
     objective = settings_of(method).build(CONTEXT)
     assert type(objective) is kind
-    assert objective.uses_rectified == METHODS[method].decodes
+    assert objective.uses_rectified == (method in ("OJ", "OE", "AE"))
 
 
 def test_every_number_reaches_the_objective():
@@ -66,10 +63,12 @@ def test_an_exemplar_tells_as_many_orbits_apart_as_there_are():
 
 
 def test_the_margin_is_what_is_set_or_a_fraction_of_the_usual_distance():
-    assert margin_of(OrbitJointSettings(margin=3.0), 8.0) == 3
-    assert margin_of(OrbitJointSettings(margin_fraction=0.5), 8.0) == 4
-    assert margin_of(TripletSettings(), 8.0) == 1, "an eighth if nothing is set"
-    assert margin_of(TripletSettings(), None) == 0.2, "codes without a norm have no usual distance"
+    assert margin_of(METHODS["OJ"].settings(margin=3.0), 8.0) == 3
+    assert margin_of(METHODS["OJ"].settings(margin_fraction=0.5), 8.0) == 4
+    assert margin_of(METHODS["ST"].settings(), 8.0) == 1, "an eighth if nothing is set"
+    assert margin_of(METHODS["ST"].settings(), None) == 0.2, (
+        "codes without a norm have no usual distance"
+    )
     for method in ("OJ", "OT", "ST"):
         assert settings_of(method, margin_fraction=0.5).build(CONTEXT).margin == 4
 
@@ -92,22 +91,26 @@ def test_the_margin_is_what_is_set_or_a_fraction_of_the_usual_distance():
 )
 def test_settings_out_of_range_are_refused(values, words):
     with pytest.raises(ConfigError, match=words):
-        OrbitTripletSettings(**values)
+        METHODS["OT"].settings(**values)
 
 
 def test_a_margin_and_a_fraction_replace_each_other():
-    base = OrbitTripletSettings(margin=165.0)
-    assert with_settings(base, ["margin_fraction=0.5"]) == OrbitTripletSettings(margin_fraction=0.5)
-    base = TripletSettings(margin_fraction=0.5)
-    assert with_settings(base, ["margin=2"]) == TripletSettings(margin=2.0)
-    assert with_settings(base, ["margin=2", "margin_fraction=null"]) == TripletSettings(margin=2.0)
+    base = METHODS["OT"].settings(margin=165.0)
+    assert with_settings(base, ["margin_fraction=0.5"]) == METHODS["OT"].settings(
+        margin_fraction=0.5
+    )
+    base = METHODS["ST"].settings(margin_fraction=0.5)
+    assert with_settings(base, ["margin=2"]) == METHODS["ST"].settings(margin=2.0)
+    assert with_settings(base, ["margin=2", "margin_fraction=null"]) == METHODS["ST"].settings(
+        margin=2.0
+    )
 
 
 def test_a_margin_and_a_fraction_that_are_both_set_are_refused():
     with pytest.raises(
         ConfigError, match="margin and margin_fraction contradict each other; set one"
     ):
-        with_settings(OrbitJointSettings(), ["margin=2", "margin_fraction=0.1"])
+        with_settings(METHODS["OJ"].settings(), ["margin=2", "margin_fraction=0.1"])
 
 
 def test_classes_are_learned_beside_any_objective():

@@ -55,7 +55,6 @@ def test_a_transformer_changes_the_network_and_not_the_objective():
 def test_what_a_method_has_follows_from_its_settings():
     assert [name for name, method in METHODS.items() if method.has_margin] == ["OJ", "OT", "ST"]
     assert [name for name, method in METHODS.items() if method.learns_classifier] == ["EX"]
-    assert [name for name, method in METHODS.items() if method.decodes] == ["OJ", "OE", "AE"]
     assert [name for name, method in METHODS.items() if method.needs_labels] == ["ST"]
 
 

@@ -32,10 +32,6 @@ class Classes(torch.nn.Module):
     def forward(self, codes, batch):
         return self.slope * self.layer(codes).logsumexp(1).mean()
 
-class Decoding(torch.nn.Module):
-    def forward(self, codes, batch, rectified):
-        return rectified.square().mean()
-
 def built(num_classes, margin: float = 0.3):
     def loss(codes, batch):
         return margin * num_classes * codes.sum()
@@ -74,7 +70,7 @@ def value_of(objective, codes, rectified=None):
 
 def test_keyword_parameters_are_its_settings(losses):
     method = method_named(f"{losses}plain")
-    assert (method.title, method.has_margin, method.decodes) == ("plain", False, False)
+    assert (method.title, method.has_margin) == ("plain", False)
     assert to_dict(method.settings()) == {"temperature": 0.5, "steps": 3}
     settings = from_dict(method.settings, {"temperature": 2, "steps": 5}, "loss.")
     codes = torch.full((6, 4), 3.0)
@@ -86,8 +82,6 @@ def test_keyword_parameters_are_its_settings(losses):
 
 
 def test_a_loss_of_decoded_images_says_so_by_its_parameters(losses):
-    assert method_named(f"{losses}shown").decodes and method_named(f"{losses}Decoding").decodes
-    assert not method_named(f"{losses}Classes").decodes
     objective = method_named(f"{losses}shown").settings().build(CONTEXT)
     assert objective.uses_rectified
     assert value_of(objective, torch.zeros(6, 4), torch.full((6, 1, 2, 2), 3.0)) == 18

@@ -3,7 +3,6 @@
 Shapes: N images of C x S x S, D code entries.
 """
 
-import re
 from dataclasses import dataclass
 from typing import get_args
 
@@ -16,10 +15,10 @@ from orbitset.encoders.pooling import Unpooling
 from orbitset.encoders.tied_decoder import TiedDecoder
 from orbitset.encoders.vgg import VGGEncoder
 from orbitset.errors import ConfigError, check_choice
+from orbitset.outside import is_name
 from orbitset.precision import at_least_float32
 
 PAPERS, TIMM = "vgg", "timm:"
-_IMPORTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ class EncoderConfig:
     def _check_backbone(self) -> None:
         name = self.backbone
         is_timm = name.startswith(TIMM) and name != TIMM
-        if not is_timm and not _IMPORTED.fullmatch(name):
+        if not is_timm and not is_name(name):
             raise ConfigError(
                 f"encoder.backbone is {name!r}; give vgg, timm:NAME or package.module:Class"
             )

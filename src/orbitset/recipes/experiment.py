@@ -20,7 +20,6 @@ from orbitset.recipes.methods import (
     base_name,
     built_in,
     has_transformer,
-    is_outside,
     parse_method,
 )
 from orbitset.recipes.outside_loss import method_named, plain_settings
@@ -65,7 +64,7 @@ class Experiment:
         method = built_in(self.method)
         if self.loss is None and method is not None:
             object.__setattr__(self, "loss", method.settings())
-        if not is_outside(self.protocol):
+        if not is_name(self.protocol):
             check_choice("protocol", self.protocol, PROTOCOLS)
             if self.evaluation is None:
                 object.__setattr__(self, "evaluation", PROTOCOLS[self.protocol].Settings())
@@ -74,7 +73,7 @@ class Experiment:
         if self.classify_weight < 0:
             raise ConfigError(f"classify_weight is {self.classify_weight}; give at least 0")
         for name in self.measures:
-            if not is_outside(name):
+            if not is_name(name):
                 raise ConfigError(
                     f"the measure {name!r} is not understood; write package.module:function"
                 )
@@ -265,7 +264,7 @@ def _shared_settings(settings: type, old: Any, prefix: str) -> Any:
 
 def protocol_named(name: str) -> type[Protocol]:
     """The protocol of that name; one from outside is imported."""
-    if not is_outside(name):
+    if not is_name(name):
         check_choice("protocol", name, PROTOCOLS)
         return PROTOCOLS[name]
     protocol = import_named(name, what="protocol")
@@ -304,7 +303,7 @@ def check_experiment(config: Experiment, named_by: Path | str) -> None:
     names = dict.fromkeys(config.measures, "measure")
     if built_in(config.method) is None:
         names[base_name(config.method)] = "loss"
-    if is_outside(config.protocol):
+    if is_name(config.protocol):
         names[config.protocol] = "protocol"
     if config.encoder.backbone != PAPERS and not config.encoder.backbone.startswith(TIMM):
         names[config.encoder.backbone] = "encoder"

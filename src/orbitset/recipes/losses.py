@@ -1,23 +1,31 @@
-"""The settings of each method's loss, `loss.…` in a configuration, and the objective that they describe."""
+"""The settings of a loss, `loss.…` in a configuration: the keyword parameters of its objective.
 
-from collections.abc import Callable
+This holds for the paper's objectives and for losses from outside the package. The margin of the paper's ones
+can also be set as a fraction of the usual distance of two codes.
+"""
+
+import functools
+import inspect
+import typing
 from dataclasses import dataclass, field, fields, make_dataclass
-from functools import partial
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from torch import nn
 
 from orbitset.config import replacing
 from orbitset.errors import ConfigError, check_choice
-from orbitset.losses import Autoencoder, Exemplar, OrbitJoint, SupervisedTriplet
+from orbitset.losses import as_objective
 from orbitset.losses.joint import Scale
 from orbitset.losses.methods import Classified
-from orbitset.losses.mining import Variant, check_variant
+from orbitset.losses.mining import check_variant
 from orbitset.losses.triplet import Reduction
+from orbitset.outside import described_error
 
 MARGIN_FRACTION, MARGIN_WITHOUT_NORM = 0.125, 0.2
 """The margin where none is set: a fraction of the usual squared distance of two codes, or a number for codes
 without a norm, which have no usual distance"""
+_BATCH = ("codes", "batch", "rectified")
+_PLAIN = (bool, int, float, str)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +39,98 @@ class LossContext:
     """The mean squared distance of two random codes; None if the codes have no norm"""
 
 
+_CONTEXT = tuple(field.name for field in fields(LossContext))
+
+
+@functools.cache
+def settings_type(name: str, loss: Any, *, is_outside: bool = True) -> type:
+    """A dataclass of the keyword parameters of a loss; its `build(context)` gives the objective.
+
+    `loss` is a function of codes and a batch, a class of modules, or a function that builds one. Parameters
+    that a `functools.partial` sets are no settings.
+
+    >>> from orbitset.losses import SupervisedTriplet
+    >>> [field.name for field in fields(settings_type("ST", SupervisedTriplet, is_outside=False))]
+    ['margin', 'margin_fraction', 'reduction', 'mining']
+    """
+    signed: Any = loss.func if isinstance(loss, functools.partial) else loss
+    is_class = isinstance(signed, type)
+    hints = typing.get_type_hints(signed.__init__ if is_class else signed)
+    members: list[Any] = []
+    for parameter in _settings_of(loss):
+        if parameter.default is parameter.empty:
+            raise ConfigError(
+                f"the setting {parameter.name} of the loss {name} has no default; give it one"
+            )
+        kind = hints.get(parameter.name, type(parameter.default))
+        if parameter.name == "margin" and not is_outside:
+            members.append(("margin", float | None, replacing("margin_fraction", None)))
+            members.append(("margin_fraction", float | None, replacing("margin", None)))
+            continue
+        is_known = kind in _PLAIN or typing.get_origin(kind) is not None
+        members.append(
+            (parameter.name, kind if is_known else Any, field(default=parameter.default))
+        )
+
+    def build(self: Any, context: LossContext) -> nn.Module:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not is_outside and "margin" in values:
+            del values["margin_fraction"]
+            values["margin"] = margin_of(self, context.usual_distance)
+        return _build(name, loss, values, context)
+
+    namespace = {"build": build} if is_outside else {"build": build, "__post_init__": _check}
+    return make_dataclass(
+        f"{name}Settings", members, frozen=True, kw_only=True, namespace=namespace
+    )
+
+
+def _build(name: str, loss: Any, settings: dict[str, Any], context: LossContext) -> nn.Module:
+    if _is_objective_function(loss):
+        return as_objective(functools.partial(loss, **settings))
+    known = {
+        name: getattr(context, name)
+        for name in _CONTEXT
+        if name in inspect.signature(loss).parameters
+    }
+    try:
+        objective = loss(**known, **settings)
+    except ConfigError:
+        raise
+    except Exception as error:  # the user's own code
+        raise ConfigError(f"the loss {name} cannot be built: {described_error(error)}") from error
+    if not callable(objective):
+        raise ConfigError(f"{name} gave {type(objective).__name__}; give a module or a function")
+    return as_objective(objective)
+
+
+def _settings_of(loss: Any) -> list[inspect.Parameter]:
+    """The parameters of a loss that are settings."""
+    bound = loss.keywords if isinstance(loss, functools.partial) else ()
+    others = {*_CONTEXT, *_BATCH, *bound}
+    if _is_objective_function(loss):
+        others.update(_positional(loss))
+    return [
+        parameter
+        for parameter in inspect.signature(loss).parameters.values()
+        if parameter.name not in others
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    ]
+
+
+def _is_objective_function(loss: Any) -> bool:
+    """Whether it takes codes and a batch itself, and is not what builds an objective."""
+    return not isinstance(loss, type) and len(_positional(loss)) >= 2
+
+
+def _positional(function: Any) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
+
+
 def _check(settings: Any) -> None:
-    """Check the ranges of the settings that a dataclass has."""
+    """Check the ranges of the settings that one of the paper's losses has."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     for name, kind in (("reduction", Reduction), ("scale", Scale)):
         if name in values:
@@ -58,80 +156,6 @@ def _check(settings: Any) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OrbitJointSettings:
-    """Orbit joint: discriminate and rectify. Other methods have a part of these settings."""
-
-    margin: float | None = replacing("margin_fraction", None)
-    """Required gap between squared distances; null: by margin_fraction"""
-    margin_fraction: float | None = replacing("margin", None)
-    """The margin as a fraction of the usual squared distance of two codes; 0.125 if neither is set"""
-    discriminate_weight: float = 1.0
-    """lambda1 of the paper"""
-    rectify_weight: float = 1.0
-    """lambda2 of the paper"""
-    scale: Scale = "as-printed"
-    """What the terms are divided by: as printed, discriminate by the number of pixels and rectify by the code
-    size, or each by its own dimension"""
-    reduction: Reduction = "mean"
-    mining: Variant = "semihard-else-farthest"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def build(self, context: LossContext) -> nn.Module:
-        return OrbitJoint(**_numbers(self, context))
-
-
-def _part(name: str, settings: tuple[str, ...], build: Callable[..., nn.Module]) -> type:
-    """A dataclass with some of the settings of orbit joint, and another objective."""
-    types = get_type_hints(OrbitJointSettings)
-    joint = {field.name: field for field in fields(OrbitJointSettings)}
-    own = [
-        (setting, types[setting], field(default=old.default, metadata=old.metadata))
-        for setting, old in joint.items()
-        if setting in settings
-    ]
-    methods = {
-        "__module__": __name__,
-        "__post_init__": _check,
-        "build": lambda self, context: build(**_numbers(self, context)),
-    }
-    return make_dataclass(name, own, frozen=True, kw_only=True, namespace=methods)
-
-
-_TRIPLETS = ("margin", "margin_fraction", "reduction", "mining")
-OrbitTripletSettings = _part(
-    "OrbitTripletSettings",
-    (*_TRIPLETS, "discriminate_weight", "scale"),
-    partial(OrbitJoint, rectify_weight=0),
-)
-RectifySettings = _part(
-    "RectifySettings",
-    ("rectify_weight", "scale", "reduction"),
-    partial(OrbitJoint, discriminate_weight=0),
-)
-TripletSettings = _part("TripletSettings", _TRIPLETS, SupervisedTriplet)
-ReconstructionSettings = _part("ReconstructionSettings", ("reduction",), Autoencoder)
-
-
-@dataclass(frozen=True)
-class ExemplarSettings:
-    """Exemplar has no settings of its own."""
-
-    def build(self, context: LossContext) -> nn.Module:
-        return Exemplar(code_size=context.code_size, num_orbits=context.num_orbits)
-
-
-def _numbers(settings: Any, context: LossContext) -> dict[str, Any]:
-    """The settings as the objective takes them, with one margin."""
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    if "margin" in values:
-        del values["margin_fraction"]
-        values["margin"] = margin_of(settings, context.usual_distance)
-    return values
-
-
 def build_loss(settings: Any, context: LossContext, classify_weight: float = 0.0) -> nn.Module:
     """The objective that settings describe; with a weight, class labels are learned beside it."""
     objective: nn.Module = settings.build(context)
@@ -151,11 +175,7 @@ def build_loss(settings: Any, context: LossContext, classify_weight: float = 0.0
 
 
 def margin_of(settings: Any, usual_distance: float | None) -> float:
-    """The margin that is set, or the fraction of the usual squared distance.
-
-    >>> margin_of(TripletSettings(margin_fraction=0.25), 128.0), margin_of(TripletSettings(), None)
-    (32.0, 0.2)
-    """
+    """The margin that is set, or the fraction of the usual squared distance."""
     if settings.margin is not None:
         return float(settings.margin)
     if usual_distance is None:

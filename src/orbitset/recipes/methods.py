@@ -7,17 +7,13 @@ a loss from outside the package: see `outside_loss.py`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Literal
 
 from orbitset.errors import check_choice
-from orbitset.recipes.losses import (
-    ExemplarSettings,
-    OrbitJointSettings,
-    OrbitTripletSettings,
-    ReconstructionSettings,
-    RectifySettings,
-    TripletSettings,
-)
+from orbitset.losses import Autoencoder, Exemplar, OrbitJoint, SupervisedTriplet
+from orbitset.outside import is_name
+from orbitset.recipes.losses import settings_type
 
 Family = Literal["affine-mnist", "faces", "own-images"]
 STN = "-STN"
@@ -47,10 +43,6 @@ class Method:
     settings: type
     """The dataclass of its numbers, with a method `build(context)` that gives the objective"""
     colour: str | None = None
-    decodes: bool = False
-    """Its objective looks at decoded images, so that they are worth showing"""
-    decoded: str = "rectified"
-    """What its decoded images are called"""
     compares_members: bool = False
     """A batch needs two members of an orbit"""
     compares_orbits: bool = False
@@ -85,15 +77,16 @@ _OUTSIDE_DEFAULTS: dict[Family, tuple[str, ...]] = {
 }
 """For losses from outside the package, which nobody has searched settings for"""
 
+_RECTIFY = partial(OrbitJoint, discriminate_weight=0, margin=0.2, mining="semihard-else-farthest")
+"""It has no triplets, and so no use for their margin and their mining, which are no settings of OE"""
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         Method(
             name="OJ",
             title="orbit joint",
-            settings=OrbitJointSettings,
+            settings=settings_type("OJ", OrbitJoint, is_outside=False),
             colour="#c8384e",
-            decodes=True,
             compares_members=True,
             compares_orbits=True,
             members_per_batch=13,
@@ -111,7 +104,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="OT",
             title="orbit triplet",
-            settings=OrbitTripletSettings,
+            settings=settings_type("OT", partial(OrbitJoint, rectify_weight=0), is_outside=False),
             colour="#dd8a1b",
             compares_members=True,
             compares_orbits=True,
@@ -132,9 +125,8 @@ METHODS: dict[str, Method] = {
         Method(
             name="OE",
             title="orbit encode",
-            settings=RectifySettings,
+            settings=settings_type("OE", _RECTIFY, is_outside=False),
             colour="#00798c",
-            decodes=True,
             defaults={
                 "affine-mnist": _on_sphere(0.018, 1),
                 "faces": _FACES_SPHERE,
@@ -144,7 +136,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="ST",
             title="supervised triplet",
-            settings=TripletSettings,
+            settings=settings_type("ST", SupervisedTriplet, is_outside=False),
             colour="#30518e",
             compares_orbits=True,
             needs_labels=True,
@@ -158,7 +150,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="EX",
             title="exemplar",
-            settings=ExemplarSettings,
+            settings=settings_type("EX", Exemplar, is_outside=False),
             colour="#5a9367",
             learns_classifier=True,
             most_epochs=1.0,  # a longer training knows the images by heart (docs/log.md)
@@ -171,10 +163,8 @@ METHODS: dict[str, Method] = {
         Method(
             name="AE",
             title="autoencoder",
-            settings=ReconstructionSettings,
+            settings=settings_type("AE", Autoencoder, is_outside=False),
             colour="#7d8597",
-            decodes=True,
-            decoded="decoded",
             defaults={
                 "affine-mnist": _on_sphere(0.029, 2),
                 "faces": _FACES_BATCH_NORM,
@@ -201,7 +191,7 @@ def has_transformer(name: str) -> bool:
 
 def is_outside(name: str) -> bool:
     """Whether a name is that of a loss from outside the package."""
-    return ":" in name
+    return is_name(base_name(name))
 
 
 def parse_method(name: str) -> str:

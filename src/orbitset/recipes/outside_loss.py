@@ -8,22 +8,13 @@ parameters with defaults are its settings: `--set loss.temperature=0.1`. A class
 
 import dataclasses
 import functools
-import inspect
-import typing
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-
 from orbitset.errors import ConfigError
-from orbitset.losses import as_objective
-from orbitset.outside import described_error, import_named
-from orbitset.recipes.losses import LossContext
+from orbitset.outside import import_named
+from orbitset.recipes.losses import settings_type
 from orbitset.recipes.methods import Method, base_name, built_in, has_transformer, parse_method
-
-_CONTEXT = tuple(field.name for field in dataclasses.fields(LossContext))
-_BATCH = ("codes", "batch", "rectified")
-_PLAIN = (bool, int, float, str)
 
 
 def method_named(name: str) -> Method:
@@ -41,8 +32,7 @@ def method_of(name: str, loss: Any) -> Method:
     return Method(
         name=name,
         title=base_name(name).rpartition(":")[2],
-        settings=_settings_type(base_name(name), loss),
-        decodes=_decodes(loss),
+        settings=settings_type(base_name(name), loss),
         has_transformer=has_transformer(name),
     )
 
@@ -67,79 +57,3 @@ def _plain_settings(names: tuple[str, ...]) -> type:
         frozen=True,
         namespace={"can_keep_best": True},  # as far as is known
     )
-
-
-@functools.cache
-def _settings_type(name: str, loss: Any) -> type:
-    """A dataclass of the keyword parameters of a loss, which builds the objective."""
-    fields = []
-    signed: Any = loss
-    hints = typing.get_type_hints(signed.__init__ if isinstance(loss, type) else loss)
-    for parameter in _parameters(loss):
-        if parameter.name in (*_CONTEXT, *_BATCH) or parameter.kind in (
-            parameter.VAR_KEYWORD,
-            parameter.VAR_POSITIONAL,
-        ):
-            continue
-        if parameter.default is parameter.empty:
-            raise ConfigError(
-                f"the setting {parameter.name} of the loss {name} has no default; give it one"
-            )
-        kind = hints.get(parameter.name, type(parameter.default))
-        if not (kind in _PLAIN or typing.get_origin(kind) is not None):
-            kind = Any
-        fields.append((parameter.name, kind, dataclasses.field(default=parameter.default)))
-
-    def build(self: Any, context: LossContext) -> nn.Module:
-        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return _build(name, loss, settings, context)
-
-    return dataclasses.make_dataclass(
-        "OutsideSettings", fields, frozen=True, kw_only=True, namespace={"build": build}
-    )
-
-
-def _build(name: str, loss: Any, settings: dict[str, Any], context: LossContext) -> nn.Module:
-    if _is_objective_function(loss):
-        return as_objective(functools.partial(loss, **settings))
-    names = {parameter.name for parameter in _parameters(loss)}
-    known = {field: getattr(context, field) for field in _CONTEXT if field in names}
-    try:
-        objective = loss(**known, **settings)
-    except ConfigError:
-        raise
-    except Exception as error:  # the user's own code
-        raise ConfigError(f"the loss {name} cannot be built: {described_error(error)}") from error
-    if not callable(objective):
-        raise ConfigError(f"{name} gave {type(objective).__name__}; give a module or a function")
-    return as_objective(objective)
-
-
-def _decodes(loss: Any) -> bool:
-    """Whether the loss looks at decoded images."""
-    if _is_objective_function(loss):
-        return len(_positional(loss)) > 2
-    own = getattr(loss, "uses_rectified", None)
-    forward = getattr(loss, "forward", None)
-    if own is None and isinstance(loss, type) and forward is not None:
-        return len(_positional(forward)) > 3  # self, codes, batch, rectified
-    return own is not False
-
-
-def _is_objective_function(loss: Any) -> bool:
-    """Whether it takes codes and a batch itself, and is not what builds an objective."""
-    return not isinstance(loss, type) and len(_positional(loss)) >= 2
-
-
-def _positional(function: Any) -> list[str]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
-
-
-def _parameters(loss: Any) -> list[inspect.Parameter]:
-    parameters = list(inspect.signature(loss).parameters.values())
-    if _is_objective_function(loss):
-        positional = _positional(loss)
-        return [parameter for parameter in parameters if parameter.name not in positional]
-    return parameters

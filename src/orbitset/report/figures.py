@@ -7,14 +7,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-COLOURS = {
-    "OJ": "#c8384e",
-    "OT": "#dd8a1b",
-    "OE": "#00798c",
-    "ST": "#30518e",
-    "EX": "#5a9367",
-    "AE": "#7d8597",
-}
+from orbitset.recipes.methods import colour_of
+
 _GREY, _INK = "#9aa3af", "#1f2937"
 _RIGHT, _WRONG = "#2f9e44", "#c8384e"
 _CELL_IN = 0.62
@@ -33,10 +27,7 @@ _STYLE: Any = {
 def _strokes(labels: Sequence[str]) -> list[tuple[Any, str]]:
     """A colour and a dash for each label: the methods' own, with a transformer in dashes; if these would not
     tell all apart, one colour after the other."""
-    own = [
-        (COLOURS.get(label.removesuffix("-STN"), _INK), "--" if label.endswith("-STN") else "-")
-        for label in labels
-    ]
+    own = [(colour_of(label) or _INK, "--" if label.endswith("-STN") else "-") for label in labels]
     if len(set(own)) == len(own):
         return own
     colours = matplotlib.colormaps["tab10"]
@@ -124,7 +115,7 @@ def ratio_curve(points: Sequence[dict[str, Any]]) -> Figure:
         ratio = [point["ratio"] for point in points]
         mean = np.array([point["mean"] for point in points])
         sd = np.array([point["sd"] or 0.0 for point in points])
-        axes.errorbar(ratio, mean, sd, color=COLOURS["OJ"], lw=2, marker="o", ms=4.5, capsize=3)
+        axes.errorbar(ratio, mean, sd, color=colour_of("OJ"), lw=2, marker="o", ms=4.5, capsize=3)
         axes.set(xscale="log", xlabel="λ₂ / λ₁, rectify over discriminate", ylim=(0, None))
         axes.set_ylabel("one-shot accuracy of OJ")
     return figure
