@@ -13,7 +13,7 @@ from typing import Any
 from orbitset.cli.main import command_names
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.faces import PAPER, Split
-from orbitset.recipes.real_faces import pie32, pointing04
+from orbitset.recipes.real_faces import PIE32, POINTING04
 from orbitset.recipes.reproduce import StudyOptions, study_of
 from orbitset.recipes.study import Study
 from orbitset.report.tables import Bold, format_p, format_paper, format_value, ordered
@@ -26,7 +26,7 @@ NAMES = {"pixels": "raw pixels", "untrained": "untrained encoder"}
 MEASURES = {"auc": "AUC", "top1": "top-1"}
 IN_SHORT = ("affine-mnist", "heads", "pie32")
 """The studies in the README's table"""
-PHOTOGRAPHS = {"pie32": pie32, "pointing04": pointing04}
+PHOTOGRAPHS = {"pie32": PIE32.experiment, "pointing04": POINTING04.experiment}
 
 
 def reference(_: str) -> str:

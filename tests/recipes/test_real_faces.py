@@ -8,10 +8,10 @@ from PIL import Image
 from orbitset.datasets.mnist import data_root
 from orbitset.errors import DataError
 from orbitset.recipes.real_faces import (
+    PIE32,
     PIE32_IMAGES,
+    POINTING04,
     POINTING04_IMAGES,
-    pie32_study,
-    pointing04_study,
 )
 
 
@@ -35,7 +35,7 @@ def pie32(tmp_path):
 
 
 def test_identities_are_split_in_five_ways_and_never_shared(pie32):
-    study = pie32_study(pie32)
+    study = PIE32.study(pie32)
     splits = {line.split: line.config.evaluation for line in study.lines}
     assert len(splits) == 5
     for parts in splits.values():
@@ -48,17 +48,17 @@ def test_identities_are_split_in_five_ways_and_never_shared(pie32):
 
 
 def test_nothing_of_pie32_is_kept(pie32):
-    assert all(line.config.is_private for line in pie32_study(pie32).lines)
+    assert all(line.config.is_private for line in PIE32.study(pie32).lines)
 
 
 def test_every_training_sees_as_many_images(pie32):
-    assert {line.config.train.epochs for line in pie32_study(pie32).lines} == {PIE32_IMAGES / 16}
+    assert {line.config.train.epochs for line in PIE32.study(pie32).lines} == {PIE32_IMAGES / 16}
 
 
 def test_pointing04_is_trained_on_each_session_with_three_seeds(tmp_path):
     rows = itertools.product("ab", "12", ("-15", "0", "15"), ("0", "30"))
     folder = write(tmp_path / "pointing04", ("person", "session", "pan", "tilt"), rows)
-    study = pointing04_study(folder)
+    study = POINTING04.study(folder)
     assert study.seeds == (0, 1, 2)
     assert {line.split for line in study.lines} == {"1-2", "2-1"}
     evaluation = study.lines[0].config.evaluation
@@ -69,36 +69,36 @@ def test_pointing04_is_trained_on_each_session_with_three_seeds(tmp_path):
 
 
 def test_a_smaller_set_is_marked_as_cut_down(pie32):
-    assert pie32_study(pie32).cut_down == "cut down: 32 images instead of 6,930"
+    assert PIE32.study(pie32).cut_down == "cut down: 32 images instead of 6,930"
 
 
 def test_rows_can_be_left_out(pie32):
     (pie32 / "3.png").unlink()
     with pytest.raises(DataError, match="row 5: 3.png"):
-        pie32_study(pie32)
-    study = pie32_study(pie32, on_problem="skip")
+        PIE32.study(pie32)
+    study = PIE32.study(pie32, on_problem="skip")
     assert {line.config.orbits.on_problem for line in study.lines} == {"skip"}
 
 
 def test_images_that_cannot_be_used_are_not_counted(tmp_path):
     rows = [*itertools.product("ab", "12", ("-15", "0", "15"), ("0", "30")), ("a", "1", "0", "90")]
     folder = write(tmp_path / "pointing04", ("person", "session", "pan", "tilt"), rows)
-    assert pointing04_study(folder).lines[0].config.train.epochs == POINTING04_IMAGES / 12
+    assert POINTING04.study(folder).lines[0].config.train.epochs == POINTING04_IMAGES / 12
 
 
 def test_wrong_folders_are_named(tmp_path):
     with pytest.raises(DataError, match="cannot be read: No such file"):
-        pie32_study(tmp_path)
+        PIE32.study(tmp_path)
     folder = write(tmp_path / "few", ("identity", "camera", "flash"), [("a", "c05", "f02")] * 2)
     with pytest.raises(DataError, match="has 1 identities"):
-        pie32_study(folder)
+        PIE32.study(folder)
     with pytest.raises(DataError, match="no factor person"):
-        pointing04_study(folder)
+        POINTING04.study(folder)
 
 
 @pytest.mark.skipif(not (data_root() / "pie32").is_dir(), reason="pie32 is not here")
 def test_the_real_sets_have_the_numbers_they_are_known_for():
-    parts = pie32_study().lines[0].config.evaluation
+    parts = PIE32.study().lines[0].config.evaluation
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [33, 16, 17]
-    assert pie32_study().lines[0].config.data == "pie32"
-    assert pointing04_study().lines[0].config.train.epochs == POINTING04_IMAGES / 1365
+    assert PIE32.study().lines[0].config.data == "pie32"
+    assert POINTING04.study().lines[0].config.train.epochs == POINTING04_IMAGES / 1365

@@ -15,7 +15,14 @@ from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.methods import METHODS as METHOD_TABLE
 from orbitset.recipes.methods import built_in
 from orbitset.recipes.outside_loss import method_named
-from orbitset.recipes.study import Line, Study, check_seeds, cut_down_mark, named_methods
+from orbitset.recipes.study import (
+    Line,
+    Study,
+    check_seeds,
+    cut_down_mark,
+    named_methods,
+    what_is_cut,
+)
 from orbitset.training.fit import TrainConfig
 
 METHODS = (*METHOD_TABLE, "OT-STN", "ST-STN")
@@ -109,9 +116,7 @@ def _cuts(
     methods: Sequence[str], length: float, whole: float, seeds: int, test_images: int | None
 ) -> list[str]:
     """In words, what is less than in the complete experiment."""
-    cuts = []
-    if missing := set(METHODS) - set(methods):
-        cuts.append(f"{len(METHODS) - len(missing)} of {len(METHODS)} methods")
+    cuts = what_is_cut(methods, METHODS)
     if any(_length(method, length) < _length(method, whole) for method in methods):
         cuts.append(f"{length:g} epochs instead of {whole:.1f}")
     if seeds < SEEDS:

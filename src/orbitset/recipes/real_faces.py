@@ -8,9 +8,9 @@ pointing04: INRIA's head poses, 15 people x 2 sessions x 93 poses, crops of 64 p
 All settings are those of rendered heads: nothing was chosen on either set.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,140 +34,137 @@ from orbitset.seeds import stream
 
 PIE32_IMAGES, POINTING04_IMAGES = 200_000, 136_500
 """Images of every training of a study"""
-PIE32_SPLITS, POINTING04_SEEDS = 5, 3
+_PIE32_SPLITS = 5
 
 
-def pie32_study(
-    root: Path | None = None,
-    *,
-    methods: Sequence[str] | None = None,
-    images: int | None = None,
-    seeds: int = 1,
-    on_problem: OnProblem = "stop",
-) -> Study:
+def _by_identity(table: ImageTable) -> list[Split]:
     """Five splits by identity: 33 people to train, 16 to choose a stopping time on, 17 to score."""
-    factors = ("identity", "camera", "flash")
-    data, table = _opened("pie32", root, factors, on_problem)
     people = sorted(set(table.columns["identity"]))
     if len(people) < 4:
         raise DataError(f"{table.source} has {len(people)} identities; 4 are needed for a split")
     half = len(people) // 2
     quarter = half + (len(people) - half) // 2
     splits = []
-    for number in range(PIE32_SPLITS):
+    for number in range(_PIE32_SPLITS):
         order = torch.randperm(len(people), generator=stream("identities", number)).tolist()
         parts = (order[:half], order[half:quarter], order[quarter:])
         identities = (tuple(people[at] for at in sorted(part)) for part in parts)
         splits.append(Split(f"identities-{number}", *identities))
-    describe = functools.partial(pie32, data=data, on_problem=on_problem)
-    whole = {"whole_images": PIE32_IMAGES, "whole_rows": 6_930}
-    return _study(describe, table, splits, methods, images, seeds, **whole)
+    return splits
 
 
-def pie32(
-    method: str, split: Split, epochs: float, *, data: str, on_problem: OnProblem = "stop"
-) -> Experiment:
-    """One method on one split: an orbit is a person's cameras at one flash, its target the frontal one."""
-    config = face_experiment(
-        "pie32",
-        data,
-        method,
-        split,
-        epochs,
-        ObservedConfig(
-            orbit=("identity", "flash"),
-            canonical="camera=c27",
-            label="identity",
-            on_problem=on_problem,
-        ),
-        split_by="identity",
-        view="camera",
-        alike="flash",
-    )
-    return replace(config, is_private=True)
+@dataclass(frozen=True, kw_only=True)
+class RealFaces:
+    """A set of faces, and how its images become orbits."""
+
+    name: str
+    orbits: ObservedConfig
+    split_by: str
+    splits: Callable[[ImageTable], list[Split]]
+    view: str
+    """The factor that is not to matter"""
+    alike: str
+    images: int
+    """Images of every training"""
+    rows: int
+    """Rows of the whole set"""
+    seeds: int
+    is_private: bool = False
+
+    def experiment(
+        self,
+        method: str,
+        split: Split,
+        epochs: float,
+        *,
+        data: str,
+        on_problem: OnProblem | None = None,
+    ) -> Experiment:
+        """One method on one split."""
+        config = face_experiment(
+            self.name,
+            data,
+            method,
+            split,
+            epochs,
+            replace(self.orbits, on_problem=on_problem or self.orbits.on_problem),
+            split_by=self.split_by,
+            view=self.view,
+            alike=self.alike,
+        )
+        return replace(config, is_private=self.is_private)
+
+    def study(
+        self,
+        root: Path | None = None,
+        *,
+        methods: Sequence[str] | None = None,
+        images: int | None = None,
+        seeds: int | None = None,
+        on_problem: OnProblem | None = None,
+    ) -> Study:
+        """All methods on all splits; it is cut down if it has fewer images or rows than the whole."""
+        seeds = self.seeds if seeds is None else seeds
+        check_seeds(seeds)
+        data = self.name if root is None else str((root / "manifest.csv").resolve())
+        source = open_source(data)
+        assert isinstance(source, Manifest)
+        factors = tuple(dict.fromkeys((*self.orbits.factors, self.split_by, self.view)))
+        table = source.table(on_problem=on_problem or self.orbits.on_problem).require(factors)
+        cuts = what_is_cut(methods, METHODS, images, self.images)
+        if len(table) < self.rows:
+            cuts.insert(0, f"{len(table):,} images instead of {self.rows:,}")
+        lines = []
+        splits = self.splits(table)
+        usable_values = usable(table, self.orbits).columns[self.split_by]
+        for split in splits:
+            count = sum(value in split.train for value in usable_values)
+            if not count:
+                values = f"{self.split_by} {', '.join(split.train)}"
+                raise DataError(f"{table.source} has no {values} to train on")
+            epochs = (self.images if images is None else images) / count
+            configs = partial(self.experiment, data=data, on_problem=on_problem)
+            lines += [
+                Line(label=method, split=split.name, config=configs(method, split, epochs))
+                for method in named_methods(methods, METHODS)
+            ]
+        return Study(
+            name=self.name,
+            lines=tuple(lines),
+            seeds=tuple(range(seeds)),
+            cut_down=cut_down_mark(cuts),
+        )
 
 
-def pointing04_study(
-    root: Path | None = None,
-    *,
-    methods: Sequence[str] | None = None,
-    images: int | None = None,
-    seeds: int = POINTING04_SEEDS,
-    on_problem: OnProblem = "skip",
-) -> Study:
-    """Trained on one session and scored on the other at the end of training, both ways. The two poses that
-    look straight up and down have no other pan and must be left out."""
-    factors = ("person", "session", "pan", "tilt")
-    data, table = _opened("pointing04", root, factors, on_problem)
-    splits = [Split("1-2", ("1",), (), ("2",)), Split("2-1", ("2",), (), ("1",))]
-    describe = functools.partial(pointing04, data=data, on_problem=on_problem)
-    whole = {"whole_images": POINTING04_IMAGES, "whole_rows": 2_790}
-    return _study(describe, table, splits, methods, images, seeds, **whole)
+PIE32 = RealFaces(
+    name="pie32",
+    orbits=ObservedConfig(
+        orbit=("identity", "flash"), canonical="camera=c27", label="identity", on_problem="stop"
+    ),
+    split_by="identity",
+    splits=_by_identity,
+    view="camera",
+    alike="flash",
+    images=PIE32_IMAGES,
+    rows=6_930,
+    seeds=1,
+    is_private=True,
+)
+"""An orbit is a person's cameras at one flash, its target the frontal one."""
 
-
-def pointing04(
-    method: str, split: Split, epochs: float, *, data: str, on_problem: OnProblem = "skip"
-) -> Experiment:
-    """One method one way: an orbit is the pans of a person at one tilt, its target the frontal one."""
-    return face_experiment(
-        "pointing04",
-        data,
-        method,
-        split,
-        epochs,
-        ObservedConfig(
-            orbit=("person", "session", "tilt"),
-            canonical="pan=0",
-            label="person",
-            on_problem=on_problem,
-        ),
-        split_by="session",
-        view="pan",
-        alike="tilt",
-    )
-
-
-def _opened(
-    name: str, root: Path | None, factors: Sequence[str], on_problem: OnProblem
-) -> tuple[str, ImageTable]:
-    """What config.json calls the data, and the table of its images."""
-    data = name if root is None else str((root / "manifest.csv").resolve())
-    source = open_source(data)
-    assert isinstance(source, Manifest)
-    return data, source.table(on_problem=on_problem).require(factors)
-
-
-def _study(
-    describe: Callable[[str, Split, float], Experiment],
-    table: ImageTable,
-    splits: Sequence[Split],
-    methods: Sequence[str] | None,
-    images: int | None,
-    seeds: int,
-    *,
-    whole_images: int,
-    whole_rows: int,
-) -> Study:
-    """Lines of all methods on all splits; it is cut down if it has fewer images or rows than the whole."""
-    check_seeds(seeds)
-    cuts = what_is_cut(methods, METHODS, images, whole_images)
-    if len(table) < whole_rows:
-        cuts.insert(0, f"{len(table):,} images instead of {whole_rows:,}")
-    lines = []
-    for split in splits:
-        example = describe(METHODS[0], split, 1.0)
-        by = example.evaluation.split_by
-        count = sum(value in split.train for value in usable(table, example.observed).columns[by])
-        if not count:
-            raise DataError(f"{table.source} has no {by} {', '.join(split.train)} to train on")
-        epochs = (whole_images if images is None else images) / count
-        lines += [
-            Line(label=method, split=split.name, config=describe(method, split, epochs))
-            for method in named_methods(methods, METHODS)
-        ]
-    return Study(
-        name=example.name,
-        lines=tuple(lines),
-        seeds=tuple(range(seeds)),
-        cut_down=cut_down_mark(cuts),
-    )
+POINTING04 = RealFaces(
+    name="pointing04",
+    orbits=ObservedConfig(
+        orbit=("person", "session", "tilt"), canonical="pan=0", label="person", on_problem="skip"
+    ),
+    split_by="session",
+    splits=lambda _: [Split("1-2", ("1",), (), ("2",)), Split("2-1", ("2",), (), ("1",))],
+    view="pan",
+    alike="tilt",
+    images=POINTING04_IMAGES,
+    rows=2_790,
+    seeds=3,
+)
+"""An orbit is the pans of a person at one tilt, its target the frontal one. One session is trained on and the
+other scored at the end of training, both ways. The two poses that look straight up and down have no other pan
+and must be left out."""

@@ -1,5 +1,6 @@
 """The experiments that can be reproduced by name, and the options of each."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from orbitset.errors import ConfigError, check_choice
 from orbitset.recipes.affine_mnist import affine_mnist_study
 from orbitset.recipes.faces import heads_study, multi_pie_study
-from orbitset.recipes.real_faces import pie32_study, pointing04_study
+from orbitset.recipes.real_faces import PIE32, POINTING04
 from orbitset.recipes.study import Study
 
 
@@ -34,33 +35,25 @@ class StudyOptions:
 
 
 _FLAGS = {"is_small": "--small", "test_images": "--test-images", "on_problem": "--on-problem"}
-EXPERIMENTS: dict[str, tuple[Callable[..., Study], frozenset[str]]] = {
-    "affine-mnist": (
-        affine_mnist_study,
-        frozenset({"methods", "epochs", "seeds", "test_images", "extras"}),
-    ),
-    "heads": (heads_study, frozenset({"methods", "images", "seeds", "is_small"})),
-    "multi-pie": (
-        multi_pie_study,
-        frozenset({"methods", "images", "seeds", "root", "crops", "on_problem"}),
-    ),
-    "pie32": (pie32_study, frozenset({"methods", "images", "seeds", "root", "on_problem"})),
-    "pointing04": (
-        pointing04_study,
-        frozenset({"methods", "images", "seeds", "root", "on_problem"}),
-    ),
+EXPERIMENTS: dict[str, Callable[..., Study]] = {
+    "affine-mnist": affine_mnist_study,
+    "heads": heads_study,
+    "multi-pie": multi_pie_study,
+    "pie32": PIE32.study,
+    "pointing04": POINTING04.study,
 }
-"""The function that describes each experiment, and the options that it takes"""
+"""The function that describes each experiment; its parameters are the options that it takes"""
 
 
 def study_of(name: str, options: StudyOptions) -> Study:
     """The experiment of that name; refuses what it has no use for, rather than ignore it."""
     check_choice("experiment", name, EXPERIMENTS)
-    describe, understood = EXPERIMENTS[name]
+    describe = EXPERIMENTS[name]
+    understood = inspect.signature(describe).parameters
     for option in options.chosen:
         if option not in understood:
             flag = _FLAGS.get(option, f"--{option}")
-            known = ", ".join(sorted(_FLAGS.get(name, f"--{name}") for name in understood))
+            known = ", ".join(sorted(_FLAGS.get(option, f"--{option}") for option in understood))
             raise ConfigError(f"{flag} does not apply to {name}", hint=f"it takes {known}")
     if name == "multi-pie" and options.root is None:
         raise ConfigError(

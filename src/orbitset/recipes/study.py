@@ -234,7 +234,7 @@ def named_methods(names: Sequence[str] | None, default: Sequence[str]) -> tuple[
 
 
 def what_is_cut(
-    names: Sequence[str] | None, methods: Sequence[str], images: int | None, whole: int
+    names: Sequence[str] | None, methods: Sequence[str], images: int | None = None, whole: int = 0
 ) -> list[str]:
     """In words, what is less than in the complete experiment."""
     cuts = []
