@@ -129,11 +129,11 @@ def test_it_stands_wherever_a_method_does(losses):
 def test_settings_that_were_read_are_checked_when_it_is_imported(losses):
     config = with_settings(affine_digits(f"{losses}plain"), ["loss.steps=7"])
     read = read_experiment(to_dict(config))
-    assert resolved(read) == config
+    assert resolved(read, "config.json") == config
     values = to_dict(config)
     values["loss"]["steps"] = "many"
     with pytest.raises(ConfigError, match="loss.steps is 'many'; give a whole number"):
-        resolved(read_experiment(values))
+        resolved(read_experiment(values), "config.json")
 
 
 def test_the_default_numbers_are_those_that_a_loss_has(losses):
