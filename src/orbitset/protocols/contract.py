@@ -4,6 +4,7 @@ A protocol gets the held-out images and a function `encode` from images to codes
 of your own is a class `package.module:Name` that implements `Protocol`.
 """
 
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -76,6 +77,24 @@ class Numbers:
     test_images: int | None = None
 
 
+class Parts(typing.Protocol):
+    """The settings that every protocol on observed orbits has."""
+
+    @property
+    def split_by(self) -> str:
+        """The factor whose values say in which part of the split an image is"""
+
+    @property
+    def train(self) -> tuple[str, ...]: ...
+    @property
+    def validation(self) -> tuple[str, ...]: ...
+    @property
+    def test(self) -> tuple[str, ...]: ...
+    @property
+    def exclude(self) -> tuple[str, ...]:
+        """Further factors that the protocol looks at; images must have them"""
+
+
 class Protocol(ABC):
     """Evaluates one training. Every implementation is final."""
 
@@ -83,12 +102,15 @@ class Protocol(ABC):
     """The kind of orbits that it evaluates"""
     about: About
     Settings: ClassVar[type]
-    """A frozen dataclass: what `evaluation.…` may set"""
+    """A frozen dataclass with the settings `evaluation.…`; for observed orbits it has the fields of `Parts`,
+    which say what is held out"""
 
     @abstractmethod
     def __init__(self, images: Any, settings: Any, *, margin: float | None = None) -> None:
-        """`images` are ComputedImages or ObservedImages; the margin is that of the objective, if it has
-        one."""
+        """`images` is a ComputedImages or an ObservedSplit (`orbitset.protocols.images`), as `orbits` says.
+
+        `margin` is the margin of the objective, if it has one.
+        """
 
     @abstractmethod
     def held_out(self, encode: Encode) -> dict[str, Labelled]:

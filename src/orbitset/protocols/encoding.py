@@ -43,8 +43,13 @@ def encode_members(
     return torch.cat(codes)
 
 
-def random_members(orbits: AffineOrbits, num: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Orbit and member of `num` different members of random orbits; all of them if there are fewer."""
+def random_members(
+    orbits: AffineOrbits, num: int, seed: int, purpose: str = "queries"
+) -> tuple[Tensor, Tensor]:
+    """Orbit and member of `num` different members of random orbits; all of them if there are fewer.
+
+    Each purpose has a random stream of its own.
+    """
     total = len(orbits) * orbits.num_members
-    rows = torch.randperm(total, generator=stream("queries", seed))[:num].to(orbits.device)
+    rows = torch.randperm(total, generator=stream(purpose, seed))[:num].to(orbits.device)
     return rows // orbits.num_members, rows % orbits.num_members

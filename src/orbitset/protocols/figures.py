@@ -1,4 +1,4 @@
-"""What the figures of a run are drawn from: curves, t-SNE points and uint8 images."""
+"""Arrays for the figures of a run: curves, t-SNE points and uint8 images."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ _GRID_COLUMNS, _STRIP_ROWS, _STRIP_COLUMNS = 12, 4, 12
 _CURVE_ORBITS, _CURVE_MEMBERS = 150, 8
 _NO_SPREAD = 1e-10
 _TSNE_DIMENSIONS = 50
-"""Codes are projected to so many dimensions before t-SNE looks for neighbours among them."""
+"""PCA reduces codes to so many dimensions before t-SNE searches for nearest neighbours."""
 
 
 def orbit_curve(
@@ -21,7 +21,7 @@ def orbit_curve(
 ) -> InvarianceCurve:
     """Invariance and selectivity on a few members of the first orbits.
 
-    Without epsilons, over a sweep that reaches from far below to above the usual distance.
+    The default epsilons reach from far below the usual distance of two codes to above it.
     """
     num_orbits = min(_CURVE_ORBITS, len(orbits))
     num_members = min(_CURVE_MEMBERS, orbits.num_members)
@@ -36,7 +36,7 @@ def orbit_curve(
 
 
 def at_margin(encode: Encode, orbits: AffineOrbits, margin: float | None) -> dict[str, float]:
-    """Invariance and selectivity where epsilon is the margin; nothing for an objective without one."""
+    """Invariance and selectivity at epsilon = margin; empty if the objective has no margin."""
     if margin is None:
         return {}
     curve = orbit_curve(encode, orbits, torch.tensor([margin], dtype=torch.float64))
@@ -46,7 +46,7 @@ def at_margin(encode: Encode, orbits: AffineOrbits, margin: float | None) -> dic
 def computed_figures(
     model: Encoder, encode: Encode, test: AffineOrbits, margin: float | None
 ) -> dict[str, Tensor]:
-    """The curves of invariance, and test images with what is decoded from them."""
+    """Curves of invariance and selectivity, and test images beside their decoded images."""
     curve = orbit_curve(encode, test)
     orbits = _first_orbits(test)
     member = torch.arange(1, len(orbits) + 1, device=test.device) % test.num_members
@@ -72,7 +72,7 @@ def computed_figures(
 
 
 def _first_orbits(test: AffineOrbits) -> Tensor:
-    """The first test image of every class, then the next ones, up to the width of a figure."""
+    """The first test image of every class, then the next images, up to the width of a figure."""
     if test.labels_N is None:
         return torch.arange(min(_GRID_COLUMNS, len(test)), device=test.device)
     labels = test.labels_N.cpu()
@@ -91,7 +91,7 @@ def tsne_points(codes: Tensor, seed: int) -> Tensor:
 
     spread = codes.double().var(0).sum()
     if not spread > _NO_SPREAD * codes.double().square().sum(1).mean():
-        # collapsed: one point, and t-SNE would divide by its size
+        # all codes are one point, and t-SNE would divide by their variance
         return codes.new_zeros(len(codes), 2)
     perplexity = min(30.0, (len(codes) - 1) / 3)
     threads = torch.get_num_threads()
@@ -101,7 +101,7 @@ def tsne_points(codes: Tensor, seed: int) -> Tensor:
 
 
 def principal_components(codes_ND: Tensor, most: int) -> Tensor:
-    """The codes in their directions of largest variance, `most` of them; neighbours are found faster there.
+    """The first `most` principal components of the codes, where neighbour search is faster.
 
     >>> principal_components(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), 1).abs().tolist()
     [[2.5], [2.5]]

@@ -1,4 +1,4 @@
-"""Finding single images without labels on computed orbits, each by a changed version of itself."""
+"""Retrieval of single images without labels: an augmented image is the query for its original."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ from orbitset.protocols.images import ComputedImages
 from orbitset.protocols.one_shot import On, transformed_pairs
 
 _MOST_IMAGES = 2_000
-"""Images among which one is to be found"""
+"""Images in the gallery, at most"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindingSettings:
-    """Finding test images by changed ones; weights may be chosen by finding validation images."""
+    """How retrieval is evaluated. Early stopping can choose weights by retrieval of validation images."""
 
     on: On = "test"
-    """validation: validation images take the place of test images too; for choosing settings"""
+    """validation: validation images take the place of test images; use this to choose settings"""
     test_images: int = 25_000
     """Queries, at most"""
     seed: int = 0
-    """Seed of members and queries: the same for every method and every training seed"""
+    """Random seed of members and queries: the same for every method and every training seed"""
 
     def __post_init__(self) -> None:
         check_choice("evaluation.on", self.on, get_args(On))
@@ -48,7 +48,7 @@ class FindingSettings:
 
 
 class FindingTask:
-    """Canonical images among which one is to be found, and the members that are queries."""
+    """A gallery of canonical images, and augmented images as queries."""
 
     def __init__(self, orbits: AffineOrbits, *, queries: int, seed: int) -> None:
         self.orbits, self.num_images = orbits, min(len(orbits), _MOST_IMAGES)
@@ -58,8 +58,8 @@ class FindingTask:
 
     def encode_gallery(self, encode: Encode) -> Labelled:
         """Codes of the canonical images, with their orbits as labels."""
-        every = torch.arange(self.num_images, device=self.orbits.device)
-        return Labelled(encode_members(encode, self.orbits, every, torch.zeros_like(every)), every)
+        orbit = torch.arange(self.num_images, device=self.orbits.device)
+        return Labelled(encode_members(encode, self.orbits, orbit, torch.zeros_like(orbit)), orbit)
 
     def score(self, gallery: Labelled, encode: Encode) -> float:
         """The share of queries whose nearest canonical image is their own."""
@@ -76,7 +76,7 @@ class FindingTask:
 
 
 class Finding(Protocol):
-    """Each image that was not trained on is to be found, among all of them, by a changed one of it."""
+    """Top-1 retrieval of held-out images: the query is an augmented image, the answer its original."""
 
     orbits = "computed"
     Settings = FindingSettings

@@ -30,7 +30,7 @@ from orbitset.orbits.observed import (
     classes_of_orbits,
     group_orbits,
 )
-from orbitset.protocols.contract import Encode
+from orbitset.protocols.contract import Encode, Parts
 from orbitset.protocols.encoding import ENCODE_BATCH
 from orbitset.seeds import stable_seed
 
@@ -177,7 +177,7 @@ class ObservedSplit:
         self,
         source: Source | Opened,
         orbits: ObservedConfig,
-        parts: Any,
+        parts: Parts,
         *,
         video: VideoConfig | None = None,
         is_private: bool = False,
@@ -185,7 +185,7 @@ class ObservedSplit:
         device: str = "cpu",
         on_progress: Progress | None = None,
     ) -> None:
-        """`parts` are the protocol's settings: `split_by`, `train`, `validation`, `test` and `exclude`."""
+        """`parts` are the settings of the protocol."""
         opened = source if isinstance(source, Opened) else Opened(source)
         self.source, self.config, self.device = opened.source, orbits, device
         self.is_private = is_private
@@ -205,7 +205,7 @@ class ObservedSplit:
         self._divide(images, parts)
         self.batches = self._batches(seed)
 
-    def _divide(self, images: ObservedImages, parts: Any) -> None:
+    def _divide(self, images: ObservedImages, parts: Parts) -> None:
         by = parts.split_by
         values = {
             name: self._present(images, parts, name) for name in ("train", "validation", "test")
@@ -225,7 +225,7 @@ class ObservedSplit:
                 f"and are not used ({by} {unused})"
             )
 
-    def _present(self, images: ObservedImages, parts: Any, part: str) -> list[str]:
+    def _present(self, images: ObservedImages, parts: Parts, part: str) -> list[str]:
         """The values of a part, without those all of whose images were left out."""
         requested = list(getattr(parts, part))
         present = [value for value in requested if value in images.values.get(parts.split_by, ())]

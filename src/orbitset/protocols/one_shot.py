@@ -1,7 +1,7 @@
 """One-shot recognition on computed orbits: the paper's affine experiments.
 
-Labelled sets are drawn first, one transformed validation image per class, so that only the images that were
-drawn need encoding. Queries are transformed test images, chosen once.
+A labelled set has one transformed validation image of each class. Labelled sets are drawn first, so that only
+their images need encoding. Queries are transformed test images; a random seed chooses them once.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,6 @@ from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, S
 from orbitset.protocols.encoding import encode_members, random_members
 from orbitset.protocols.figures import at_margin, computed_figures, tsne_points
 from orbitset.protocols.images import ComputedImages
-from orbitset.seeds import stream
 
 On = Literal["test", "validation"]
 MEASURES: dict[Metric, str] = {"euclidean": "accuracy", "cosine": "accuracy_cosine"}
@@ -32,10 +31,10 @@ _CALIBRATED_ORBITS, _CALIBRATED_MEMBERS = 300, 4
 
 @dataclass(frozen=True, kw_only=True)
 class OneShotSettings:
-    """The one-shot task: labelled examples from validation images, queries from test images."""
+    """How one-shot recognition is evaluated: labelled validation images, and test images as queries."""
 
     on: On = "test"
-    """validation: queries from validation images too, none of them labelled; for choosing settings"""
+    """validation: queries are validation images without a label, too; use this to choose settings"""
     test_images: int = 25_000
     draws: int = 100
     seed: int = 0
@@ -66,7 +65,7 @@ class OneShotSettings:
 
 
 class OneShotTask:
-    """Validation and test orbits with the draws fixed by a seed; scores any function from images to codes."""
+    """Labelled sets and queries, which a random seed fixes; `scores` evaluates any encoder on them."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class OneShotTask:
         metrics: tuple[Metric, ...] = ("euclidean", "cosine"),
         queries: Labelled | None = None,
     ) -> dict[Metric, Accuracy]:
-        """Accuracy for each metric; queries may have been encoded already."""
+        """Accuracy by metric; pass `queries` if you have encoded them already."""
         queries = queries or self.encode_queries(encode)
         gallery = self.encode_gallery(encode)
         return {
@@ -200,8 +199,8 @@ class OneShot(Protocol):
         return transformed_pairs(self.images.test, encode)
 
     def evaluate_anew(self, encode: Encode, numbers: Numbers, say: Say) -> dict[str, Score]:
-        """Few-shot recognition, k-NN and a linear probe. Few-shot sets are drawn as in training; k-NN and the
-        probe label a random part of the validation images."""
+        """Few-shot recognition, k-NN and a linear probe. Labelled sets are drawn as in training; k-NN and the
+        probe use a random part of the validation images, with all their labels."""
         neighbours = numbers.neighbours or 5
         test_images = numbers.test_images or self.settings.test_images
         try:
@@ -231,13 +230,9 @@ class OneShot(Protocol):
         return scores
 
     def _gallery(self, encode: Encode, num: int) -> Labelled:
-        """A random part of the transformed validation images, for what needs many labels."""
+        """Codes of random transformed validation images, for measures that need many labels."""
         validation = self.images.validation
-        members = validation.num_members
-        total = len(validation) * members
-        generator = stream("gallery", self.settings.seed)
-        chosen = torch.randperm(total, generator=generator)[:num].to(validation.device)
-        orbit, member = chosen // members, chosen % members
+        orbit, member = random_members(validation, num, self.settings.seed, "gallery")
         assert validation.labels_N is not None
         codes = encode_members(encode, validation, orbit, member)
         return Labelled(codes, validation.labels_N[orbit])
