@@ -21,6 +21,7 @@ from orbitset.orbits.photometric import PhotometricRanges
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.experiment import Experiment, read_experiment
 from orbitset.recipes.methods import METHODS
+from orbitset.training import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,3 +280,15 @@ def test_settings_are_parsed_into_values_by_name():
     }
     with pytest.raises(ConfigError, match="setting 'seed' has no '='; write it as name=value"):
         parse_settings(["seed"])
+
+
+def test_values_out_of_their_range_are_refused():
+    with pytest.raises(ConfigError, match="train.epochs is 0; give a number above 0"):
+        TrainConfig(epochs=0)
+    with pytest.raises(ConfigError, match="train.evaluations is 0; give at least 1"):
+        TrainConfig(evaluations=0)
+    with pytest.raises(ConfigError, match="train.keep is 'all'; choose one of last, best"):
+        TrainConfig(keep="all")
+    with pytest.raises(ConfigError, match="orbits.size_px is 1; give at least 2"):
+        ObservedConfig(orbit=("person",), size_px=1)
+    assert ObservedConfig(orbit=("person",), size_px=None).size_px is None

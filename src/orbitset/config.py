@@ -85,7 +85,7 @@ def with_settings(config: T, settings: Iterable[str] | Mapping[str, str]) -> T:
         owner, hint = _field(config, [*path, last])
         parent[last] = _read(text, place, hint)
         replaced = ".".join([*path, owner.metadata.get("replaces", "")])
-        if not owner.metadata or "null" in (text, texts.get(replaced)):
+        if "replaces" not in owner.metadata or "null" in (text, texts.get(replaced)):
             continue
         if replaced in texts:
             raise ConfigError(f"{name} and {replaced} contradict each other; set one of them")
@@ -93,7 +93,34 @@ def with_settings(config: T, settings: Iterable[str] | Mapping[str, str]) -> T:
     return from_dict(type(config), values, types=_own_types(config))
 
 
-def replacing(name: str, default: Any, *, empty: Any = None) -> Any:
+def bounded(default: Any, *, at_least: float | None = None, above: float | None = None) -> Any:
+    """A field with a lower bound, which `check_fields` checks."""
+    return dataclasses.field(default=default, metadata={"at_least": at_least, "above": above})
+
+
+def check_fields(config: Any, group: str) -> None:
+    """Refuse values below the bound of their field, or none of its choices, if it is a Literal.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Walk:
+    ...     steps: int = bounded(1, at_least=1)
+    >>> check_fields(Walk(steps=0), "walk")
+    Traceback (most recent call last):
+    orbitset.errors.ConfigError: walk.steps is 0; give at least 1
+    """
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), f"{group}.{field.name}"
+        if typing.get_origin(hints[field.name]) is Literal:
+            check_choice(name, value, typing.get_args(hints[field.name]))
+        least, above = (field.metadata.get(bound) for bound in ("at_least", "above"))
+        if None not in (value, least) and not value >= least:
+            raise ConfigError(f"{name} is {value}; give at least {least}")
+        if None not in (value, above) and not value > above:
+            raise ConfigError(f"{name} is {value}; give a number above {above}")
+
+
+def replacing(name: str, default: Any, *, empty: Any = None, **bounds: float) -> Any:
     """A field that, when it is set, makes another field of its group `empty`.
 
     >>> @dataclasses.dataclass(frozen=True)
@@ -103,7 +130,7 @@ def replacing(name: str, default: Any, *, empty: Any = None) -> Any:
     >>> with_settings(Length(feet=3.0), ["metres=2"])
     Length(metres=2.0, feet=None)
     """
-    metadata = {"replaces": name, "replaces_with": empty}
+    metadata = {"replaces": name, "replaces_with": empty, **bounds}
     return dataclasses.field(default=default, metadata=metadata)
 
 

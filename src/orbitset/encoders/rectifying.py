@@ -9,6 +9,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from orbitset.config import bounded, check_fields
 from orbitset.encoders.code_norm import CodeNorm, build_code_norm
 from orbitset.encoders.contrast import Contrast, build_contrast
 from orbitset.encoders.pooling import Unpooling
@@ -31,7 +32,7 @@ class EncoderConfig:
     """Begin with the weights that timm has for it"""
     channels: tuple[int, ...] = (16, 32, 64, 128)
     """Widths of the blocks; of another backbone's decoder"""
-    code_size: int = 1024
+    code_size: int = bounded(1024, at_least=1)
     code_norm: CodeNorm = "none"
     pool: int = 2
     """Side of the pooling windows, 2 or 4; the stride is 2 either way."""
@@ -44,13 +45,9 @@ class EncoderConfig:
             raise ConfigError(
                 f"encoder.channels is {self.channels}; give one width per block, each ≥ 1"
             )
-        if self.code_size < 1:
-            raise ConfigError(f"encoder.code_size is {self.code_size}; give at least 1")
         if self.pool not in (2, 4):
             raise ConfigError(f"encoder.pool is {self.pool}; choose 2 or 4")
-        check_choice("encoder.code_norm", self.code_norm, get_args(CodeNorm))
-        check_choice("encoder.unpooling", self.unpooling, get_args(Unpooling))
-        check_choice("encoder.contrast", self.contrast, get_args(Contrast))
+        check_fields(self, "encoder")
         if self.backbone != PAPERS:
             self._check_backbone()
         elif self.is_pretrained:

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from orbitset.config import bounded, check_fields
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.orbits.affine import IDENTITY, AffineRanges, sample_affine, warp
 from orbitset.orbits.photometric import (
@@ -31,10 +32,10 @@ class OrbitConfig:
 
     kind: ClassVar[Literal["computed", "observed"]] = "computed"
     mode: Mode = "fixed"
-    members: int = 33
+    members: int = bounded(33, at_least=1)
     """Members per orbit, the canonical one included; an epoch shows each once."""
-    canvas_px: int = 64
-    orbits_per_batch: int = 64
+    canvas_px: int = bounded(64, at_least=2)
+    orbits_per_batch: int = bounded(64, at_least=1)
     members_per_batch: int = 4
     affine: AffineRanges = field(default_factory=AffineRanges)
     photometric: PhotometricRanges | None = None
@@ -43,20 +44,12 @@ class OrbitConfig:
     """Whether plain images keep their colours; null keeps them if any image has some"""
 
     def __post_init__(self) -> None:
-        check_choice("orbits.mode", self.mode, get_args(Mode))
-        if self.members < 1:
-            raise ConfigError(f"orbits.members is {self.members}; give at least 1")
+        check_fields(self, "orbits")
         if not 1 <= self.members_per_batch <= self.members:
             raise ConfigError(
                 f"orbits.members_per_batch is {self.members_per_batch}; "
                 f"give 1 to {self.members}, the members an orbit has"
             )
-        if self.orbits_per_batch < 1:
-            raise ConfigError(
-                f"orbits.orbits_per_batch is {self.orbits_per_batch}; give at least 1"
-            )
-        if self.canvas_px < 2:
-            raise ConfigError(f"orbits.canvas_px is {self.canvas_px}; give at least 2")
 
     def showing(self, *, size_px: int, is_colour: bool) -> "OrbitConfig":
         """The same with images of another size."""

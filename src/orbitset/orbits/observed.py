@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from orbitset.config import bounded, check_fields
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.orbits.epochs import Weighting
 
@@ -35,7 +36,7 @@ class ObservedConfig:
     """The factor to recognise"""
     classes: str | None = None
     """A factor with classes to learn beside the orbits; images may leave it empty"""
-    size_px: int | None = None
+    size_px: int | None = bounded(None, at_least=2)
     """Side of the square that images are fitted into; without it all images must have one size"""
     is_colour: bool = False
     crops: str | None = None
@@ -45,18 +46,17 @@ class ObservedConfig:
     """What an epoch shows equally often if orbits have many sizes: orbits, or images"""
     alike: str | None = None
     """A factor of the orbits that orbits of a batch share, so that it does not tell them apart"""
-    alike_values: int = 1
+    alike_values: int = bounded(1, at_least=1)
     """How many values of that factor a batch has, in equal parts"""
-    min_members: int = 2
+    min_members: int = bounded(2, at_least=1)
     """An orbit with fewer members is a problem"""
     on_problem: OnProblem = "stop"
     """What to do about unusable images: stop and name them, or skip them and record the list"""
-    orbits_per_batch: int = 18
-    members_per_batch: int = 4
+    orbits_per_batch: int = bounded(18, at_least=1)
+    members_per_batch: int = bounded(4, at_least=1)
 
     def __post_init__(self) -> None:
-        check_choice("orbits.weighting", self.weighting, get_args(Weighting))
-        check_choice("orbits.on_problem", self.on_problem, get_args(OnProblem))
+        check_fields(self, "orbits")
         if not self.orbit:
             raise ConfigError(
                 "orbits.orbit is empty; name the factors that members of an orbit share"
@@ -68,11 +68,6 @@ class ObservedConfig:
                 f"orbits.canonical is {self.canonical!r}; write it as factor=value, such as view=051, "
                 f"or as {', '.join(kinds)}"
             )
-        for name in ("min_members", "orbits_per_batch", "members_per_batch", "alike_values"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"orbits.{name} is {getattr(self, name)}; give at least 1")
-        if self.size_px is not None and self.size_px < 2:
-            raise ConfigError(f"orbits.size_px is {self.size_px}; give at least 2")
         self._check_alike()
 
     def _check_alike(self) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from orbitset.config import bounded, check_fields
 from orbitset.encoders import Encoder
-from orbitset.errors import ConfigError, check_choice
+from orbitset.errors import ConfigError
 from orbitset.evaluation.labelled import Labelled
 from orbitset.evaluation.score import Score
 from orbitset.losses.distances import distance_matrix
@@ -29,15 +30,13 @@ class FindingSettings:
 
     on: On = "test"
     """validation: validation images take the place of test images; use this to choose settings"""
-    test_images: int = 25_000
+    test_images: int = bounded(25_000, at_least=1)
     """Queries, at most"""
     seed: int = 0
     """Random seed of members and queries: the same for every method and every training seed"""
 
     def __post_init__(self) -> None:
-        check_choice("evaluation.on", self.on, get_args(On))
-        if self.test_images < 1:
-            raise ConfigError(f"evaluation.test_images is {self.test_images}; give at least 1")
+        check_fields(self, "evaluation")
 
     @property
     def can_keep_best(self) -> bool:

@@ -11,8 +11,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from orbitset.config import bounded, check_fields
 from orbitset.encoders import Encoder
-from orbitset.errors import ConfigError, DataError, check_choice
+from orbitset.errors import ConfigError, DataError
 from orbitset.evaluation.early_stopping import orbit_splits
 from orbitset.evaluation.labelled import Labelled, Metric, draw_labelled_sets
 from orbitset.evaluation.one_shot import Accuracy, knn_accuracy, linear_probe_accuracy
@@ -35,21 +36,16 @@ class OneShotSettings:
 
     on: On = "test"
     """validation: queries are validation images without a label, too; use this to choose settings"""
-    test_images: int = 25_000
-    draws: int = 100
+    test_images: int = bounded(25_000, at_least=1)
+    draws: int = bounded(100, at_least=1)
     seed: int = 0
     """Seed of test members, labelled sets and splits: the same for every method and every training seed"""
-    splits: int = 10
+    splits: int = bounded(10, at_least=0)
     """Random halves of the test orbits: a stopping time is chosen on one and scored on the other"""
     tsne_points: int = 1_000
 
     def __post_init__(self) -> None:
-        check_choice("evaluation.on", self.on, get_args(On))
-        for name in ("test_images", "draws"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"evaluation.{name} is {getattr(self, name)}; give at least 1")
-        if self.splits < 0:
-            raise ConfigError(f"evaluation.splits is {self.splits}; give 0 for none, or more")
+        check_fields(self, "evaluation")
         if self.tsne_points != 0 and self.tsne_points < 50:
             raise ConfigError(
                 f"evaluation.tsne_points is {self.tsne_points}; give 0 for none, or at least 50"

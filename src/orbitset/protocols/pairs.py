@@ -11,6 +11,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from orbitset.config import bounded, check_fields
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.video import frames_of
 from orbitset.encoders import Encoder
@@ -51,16 +52,17 @@ class PairsSettings:
     """For early stopping; without them, the end of training is evaluated"""
     exclude: tuple[str, ...] = ()
     """Retrieval excludes images of the query's label that share one of these factors with it"""
-    apart: int = 0
+    apart: int = bounded(0, at_least=0)
     """Retrieval excludes frames of the query's video that are nearer to it than this many frames"""
     seed: int = 0
     """Random seed of the figures"""
-    pictures: int = 40
+    pictures: int = bounded(40, at_least=0)
     """Number of queries in the figures; 0 for none"""
-    tsne_labels: int = 10
+    tsne_labels: int = bounded(10, at_least=0)
     """Number of labels in the t-SNE figure; 0 for none"""
 
     def __post_init__(self) -> None:
+        check_fields(self, "evaluation")
         for name in ("train", "test"):
             if not getattr(self, name):
                 raise ConfigError(f"evaluation.{name} is empty; give values of {self.split_by}")
@@ -71,9 +73,6 @@ class PairsSettings:
                 f"{self.split_by} {', '.join(twice)} is in two of evaluation.train, validation and test; "
                 "what is tested on must not be trained on"
             )
-        for name in ("apart", "pictures", "tsne_labels"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"evaluation.{name} is {getattr(self, name)}; give at least 0")
 
     @property
     def can_keep_best(self) -> bool:

@@ -8,17 +8,14 @@ import functools
 import inspect
 import typing
 from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any, get_args
+from typing import Any
 
 from torch import nn
 
-from orbitset.config import replacing
-from orbitset.errors import ConfigError, check_choice
+from orbitset.config import check_fields, replacing
+from orbitset.errors import ConfigError
 from orbitset.losses import as_objective
-from orbitset.losses.joint import Scale
 from orbitset.losses.methods import Classified
-from orbitset.losses.mining import check_variant
-from orbitset.losses.triplet import Reduction
 from orbitset.outside import described_error
 
 MARGIN_FRACTION, MARGIN_WITHOUT_NORM = 0.125, 0.2
@@ -64,7 +61,7 @@ def settings_type(name: str, loss: Any, *, is_outside: bool = True) -> type:
             )
         kind = hints.get(parameter.name, type(parameter.default))
         if parameter.name == "margin" and not is_outside:
-            members.append(("margin", float | None, replacing("margin_fraction", None)))
+            members.append(("margin", float | None, replacing("margin_fraction", None, above=0)))
             members.append(("margin_fraction", float | None, replacing("margin", None)))
             continue
         is_known = kind in _PLAIN or typing.get_origin(kind) is not None
@@ -131,10 +128,8 @@ def _positional(function: Any) -> list[str]:
 
 def _check(settings: Any) -> None:
     """Check the ranges of the settings that one of the paper's losses has."""
+    check_fields(settings, "loss")
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    for name, kind in (("reduction", Reduction), ("scale", Scale)):
-        if name in values:
-            check_choice(f"loss.{name}", values[name], get_args(kind))
     for name in ("discriminate_weight", "rectify_weight"):
         if not values.get(name, 1.0) > 0:
             raise ConfigError(
@@ -143,12 +138,9 @@ def _check(settings: Any) -> None:
             )
     if "margin" not in values:
         return
-    check_variant(values["mining"])
-    margin, fraction = values["margin"], values["margin_fraction"]
-    if None not in (margin, fraction):
+    fraction = values["margin_fraction"]
+    if None not in (values["margin"], fraction):
         raise ConfigError("loss.margin and loss.margin_fraction contradict each other; set one")
-    if margin is not None and not margin > 0:
-        raise ConfigError(f"loss.margin is {margin}; give a number above 0")
     if fraction is not None and not 0 < fraction <= 2:
         raise ConfigError(
             f"loss.margin_fraction is {fraction}; give a number above 0 and at most 2, "

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from orbitset.config import replacing
-from orbitset.errors import ConfigError, check_choice
+from orbitset.config import bounded, check_fields, replacing
+from orbitset.errors import ConfigError
 from orbitset.precision import Precision, in_bfloat16
 from orbitset.training.checkpoint import Learner
 from orbitset.training.optimizer import adam, groups_of, set_rate
@@ -27,9 +27,9 @@ _LOOK_EVERY = 20
 class TrainConfig:
     """How long and how fast."""
 
-    epochs: float = 1.0
+    epochs: float = bounded(1.0, above=0)
     """An epoch shows every member of every orbit once."""
-    learning_rate: float = 1e-3
+    learning_rate: float = bounded(1e-3, above=0)
     transformer_rate: float = 1.0
     """The spatial transformer's share of the learning rate. A rate that suits the encoder may freeze it."""
     backbone_rate: float = 1.0
@@ -37,45 +37,31 @@ class TrainConfig:
     classifier_rate: float = 1.0
     """The share of the classifier that EX, or class labels, learn beside the codes: a slow classifier leaves
     more to the codes."""
-    adam_eps: float = 1e-12
+    adam_eps: float = bounded(1e-12, above=0)
     """Below torch's 1e-8: the equation's 1/d makes gradients so small that 1e-8 would slow them down."""
     schedule: Schedule = "cosine"
-    warmup_steps: int = 100
+    warmup_steps: int = bounded(100, at_least=0)
     """At most a tenth of the training"""
-    evaluations: int = replacing("evaluate_at", 10, empty=())
+    evaluations: int = replacing("evaluate_at", 10, empty=(), at_least=1)
     """Evaluations during training, evenly spaced, besides the one before it"""
     evaluate_at: tuple[float, ...] = ()
     """The epochs at which to evaluate instead, besides the end"""
     keep: Keep = "last"
     """last: the weights at the end; best: those that were best on validation images, which observed orbits
     may have"""
-    checkpoint_every_s: float = 60.0
+    checkpoint_every_s: float = bounded(60.0, at_least=0)
     precision: Precision = "auto"
     """auto: bfloat16 convolutions where the hardware has them, GPU or CPU, else float32"""
     engine: Engine = "auto"
     """auto: the fastest way a GPU has; reference: plain torch code; fast: an error where there is none"""
 
     def __post_init__(self) -> None:
-        if not self.epochs > 0:
-            raise ConfigError(f"train.epochs is {self.epochs}; give a number above 0")
-        if not self.learning_rate > 0:
-            raise ConfigError(f"train.learning_rate is {self.learning_rate}; give a number above 0")
+        check_fields(self, "train")
         for name in ("transformer_rate", "backbone_rate", "classifier_rate"):
             if not 0 <= (share := getattr(self, name)) < math.inf:
                 raise ConfigError(f"train.{name} is {share}; give a share of the learning rate")
-        check_choice("train.schedule", self.schedule, get_args(Schedule))
-        check_choice("train.precision", self.precision, get_args(Precision))
-        check_choice("train.keep", self.keep, get_args(Keep))
-        check_choice("train.engine", self.engine, get_args(Engine))
-        for name in ("warmup_steps", "checkpoint_every_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"train.{name} is {getattr(self, name)}; give at least 0")
-        if self.evaluations < 1:
-            raise ConfigError(f"train.evaluations is {self.evaluations}; give at least 1")
         if any(not epoch > 0 for epoch in self.evaluate_at):
             raise ConfigError(f"train.evaluate_at is {self.evaluate_at}; give epochs above 0")
-        if not self.adam_eps > 0:
-            raise ConfigError(f"train.adam_eps is {self.adam_eps}; give a number above 0")
 
 
 class Objective(Protocol):
