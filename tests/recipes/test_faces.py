@@ -214,7 +214,9 @@ def test_a_stopped_study_goes_on_where_it_was(done, tmp_path, monkeypatch):
     run = Run(tmp_path / "run")
     run_study(two, run)
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("results.json")}
-    monkeypatch.setattr("orbitset.runs.study.train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(
+        "orbitset.runs.workers.train", lambda *_, **__: pytest.fail("trained again")
+    )
     run_study(two, run, resume=True)
     assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("results.json")}
     changed = replace(two.lines[0], config=with_settings(two.lines[0].config, ["loss.margin=9"]))

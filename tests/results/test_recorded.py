@@ -82,7 +82,7 @@ def test_packing_again_gives_the_same_bytes(folders, tmp_path):
 def test_a_packed_study_is_complete_and_goes_on_only_with_what_is_new(folders, monkeypatch):
     trained = []
     monkeypatch.setattr(
-        "orbitset.runs.study.train", lambda config, run, **_: trained.append(run.path.name)
+        "orbitset.runs.workers.train", lambda config, run, **_: trained.append(run.path.name)
     )
     study = read_recorded(folders[1]).study
     run_study(study, folders[1], resume=True)
@@ -105,7 +105,7 @@ def test_a_training_with_a_folder_is_read_from_there_beside_the_packed_ones(fold
 
 
 def test_overwriting_a_packed_study_leaves_nothing_of_it(folders, monkeypatch):
-    monkeypatch.setattr("orbitset.runs.study.train", lambda *_, **__: None)
+    monkeypatch.setattr("orbitset.runs.workers.train", lambda *_, **__: None)
     run_study(read_recorded(folders[1]).study, folders[1], overwrite=True)
     assert not read_recorded(folders[1]).trainings
 
