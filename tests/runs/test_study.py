@@ -122,8 +122,9 @@ def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
             assert a["accuracy"]["mean"] == pytest.approx(b["accuracy"]["mean"], abs=0.05)
     complete = [note.split(" complete: ")[0] for note in notes if " complete: " in note]
     assert sorted(complete) == ["1/2", "2/2"]
+    notes.clear()
     run_study(study, run, resume=True, jobs=2, progress=Notes())
-    assert len(notes) == 2
+    assert not notes  # nothing is left to train
     with pytest.raises(ConfigError, match="jobs is 0"):
         run_study(study, run, resume=True, jobs=0)
 
