@@ -210,7 +210,7 @@ def test_bfloat16_is_near_and_other_words_are_refused(grey):
 
 def test_it_says_what_it_is(grey):
     assert grey.id == "untrained" and grey.code_size == 16
-    assert grey.device.type == "cpu" and grey.wanted.size_px == 16
+    assert grey.device.type == "cpu" and grey.form.size_px == 16
 
 
 def test_pillow_is_left_as_it_was(grey, saved):

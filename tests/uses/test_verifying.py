@@ -63,7 +63,7 @@ def test_the_picture_shows_both_above_both_upright(build_model, pair, channels):
     picture = pair_picture(model, *pair)
     assert picture.dtype == np.uint8
     assert picture.shape == ((32, 32) if channels == 1 else (32, 32, 3))
-    pixels = model.wanted.read(pair[1])
+    pixels = model.form.read(pair[1])
     assert np.array_equal(
         picture[:16, 16:], pixels[0] if channels == 1 else pixels.transpose(1, 2, 0)
     )

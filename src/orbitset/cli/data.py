@@ -69,10 +69,10 @@ def data_check(
     sheet: Sheet = None,
     as_json: Json = False,
 ) -> None:
-    """Read data whole, verify it and say what was found; fetches MNIST where it is absent.
+    """Read all of the data, verify it and describe it; MNIST is downloaded if it is absent.
 
-    Of a manifest, or a folder with a sub-folder for each orbit, all problems are listed; then the exit code
-    is 1. Of videos, the segments are counted.
+    The check lists all problems of a manifest, or of a folder with a sub-folder for each orbit, and then
+    exits with code 1. It counts the segments of videos.
 
     Example: orbitset data check mnist
 

@@ -7,7 +7,6 @@ import typer
 from typer import Argument, Option
 
 from orbitset.cli.model_options import (
-    Counted,
     Far,
     Images,
     ModelFolder,
@@ -15,6 +14,7 @@ from orbitset.cli.model_options import (
     Threshold,
     check_one,
     counted_of,
+    counting,
     finish,
     load,
     printable,
@@ -45,7 +45,7 @@ def index_add(
     """
     from orbitset.uses.finding import add_to_index
 
-    with Counted("embedding", quiet) as counted:
+    with counting("embedding", quiet) as counted:
         report = add_to_index(load(model, device), index, images, kind=kind, on_progress=counted)
     content = {
         "added": report.added,
@@ -94,7 +94,7 @@ def search(
     from orbitset.uses.finding import search_index, search_sheet
 
     loaded = load(model, device)
-    with Counted("queries", quiet) as counted:
+    with counting("queries", quiet) as counted:
         answers, problems = search_index(loaded, index, queries, k=k, on_progress=counted)
     write_sheet(sheet, lambda: search_sheet(loaded, answers))
     content = {
@@ -133,11 +133,11 @@ def dedupe(
     check_one(far, threshold)
     loaded = load(model, device)
     limit, about = name_threshold(loaded, FAR if far is None else far, threshold)
-    with Counted("embedding", quiet) as counted:
-        groups, looked = find_duplicates(loaded, images, threshold=limit, on_progress=counted)
+    with counting("embedding", quiet) as counted:
+        groups, embedded = find_duplicates(loaded, images, threshold=limit, on_progress=counted)
     write_sheet(sheet, lambda: duplicates_sheet(groups, about))
     content = {
-        "images": len(looked.paths),
+        "images": len(embedded.paths),
         "threshold": limit,
         "groups": [
             {"paths": list(group.names), "distances": list(group.distances)} for group in groups
@@ -145,14 +145,14 @@ def dedupe(
     }
     grouped = sum(map(len, groups))
     counts = f"{grouped:,} of them in {counted_of(len(groups), 'group')}"
-    lines = [f"{counted_of(len(looked.paths), 'image')}; {counts}", about]
+    lines = [f"{counted_of(len(embedded.paths), 'image')}; {counts}", about]
     for group in groups:
         lines.append(f"{len(group)} images")
         lines += [
             f"  {distance:>10.4g}  {path}"
             for path, distance in zip(group.names, group.distances, strict=True)
         ]
-    finish(as_json, content, lines, looked.problems)
+    finish(as_json, content, lines, embedded.problems)
 
 
 def classify(
@@ -185,7 +185,7 @@ def classify(
     from orbitset.uses.recognising import classes_sheet
     from orbitset.uses.recognising import classify as recognise
 
-    with Counted("embedding", quiet) as counted:
+    with counting("embedding", quiet) as counted:
         result = recognise(
             load(model, device),
             examples,

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,25 +95,22 @@ def finish(
         say(printable(f"ignored, not an image: {ignored[0]}{more}"))
 
 
-class Counted:
-    """Shows on stderr how many images are done."""
+@contextmanager
+def counting(label: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that shows on stderr how many images are done, and of how many."""
+    from orbitset.training.progress import default_progress
 
-    def __init__(self, label: str, quiet: bool) -> None:
-        self._label, self._quiet = label, quiet
-        self._is_started = False
+    progress, is_started = default_progress(quiet=quiet), False
 
-    def __enter__(self) -> "Counted":
-        from orbitset.training.progress import default_progress
+    def count(done: int, total: int) -> None:
+        nonlocal is_started
+        if not is_started:
+            progress.start(label, total, 0)
+            is_started = True
+        progress.update(done, done, {})
 
-        self._progress = default_progress(quiet=self._quiet)
-        return self
-
-    def __call__(self, done: int, total: int) -> None:
-        if not self._is_started:
-            self._progress.start(self._label, total, 0)
-            self._is_started = True
-        self._progress.update(done, done, {})
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_started:
-            self._progress.stop()
+    try:
+        yield count
+    finally:
+        if is_started:
+            progress.stop()

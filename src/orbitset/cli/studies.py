@@ -125,7 +125,7 @@ def reproduce(
         page = write_report(run, results)
     print_results(results, as_json)
     trainings = recorded.trainings.values()
-    if lists := [each.file_of("left_out.json") for each in trainings if each.left_out]:
+    if lists := [training.file_of("left_out.json") for training in trainings if training.left_out]:
         say(f"\nsome of the data could not be used: {lists[0]} says what, and why")
     say(f"\nreport: {page}")
 

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from orbitset.cli.model_options import (
-    Counted,
     Far,
     Images,
     ModelFolder,
     Overwrite,
     Threshold,
     check_one,
+    counting,
     finish,
     load,
 )
@@ -42,7 +42,7 @@ def embed(
     from orbitset.uses.embedding import embed_to_file
 
     loaded = load(model, device)
-    with Counted("embedding", quiet) as counted:
+    with counting("embedding", quiet) as counted:
         report = embed_to_file(
             loaded, images, out, overwrite=overwrite, precision=precision, on_progress=counted
         )
@@ -72,7 +72,7 @@ def rectify(
     """
     from orbitset.uses.embedding import rectify_to_folder
 
-    with Counted("rectifying", quiet) as counted:
+    with counting("rectifying", quiet) as counted:
         report = rectify_to_folder(
             load(model, device), images, out, overwrite=overwrite, on_progress=counted
         )

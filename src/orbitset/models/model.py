@@ -39,10 +39,9 @@ class Model:
         self.network = network.eval()
         self._folded: FoldedEncoder | None = None
         self.description = description
-        self._wanted = ImageForm(
-            description.input.image_px or description.input.size_px,
-            description.input.is_colour,
-        )
+        about = description.input
+        self.form = ImageForm(about.image_px or about.size_px, about.is_colour)
+        """How image files are read for it"""
 
     @property
     def id(self) -> str:
@@ -59,11 +58,6 @@ class Model:
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
-
-    @property
-    def wanted(self) -> ImageForm:
-        """How image files are read for it."""
-        return self._wanted
 
     def embed(self, images: Images, *, precision: Precision = "float32") -> np.ndarray:
         """Codes (N, D), float32."""
@@ -102,7 +96,7 @@ class Model:
             return self._folded.encode(images_NCSS)
 
     def rectify_prepared(self, pixels_NCHW: np.ndarray) -> np.ndarray:
-        """Rectify pixels that were read as `wanted` says."""
+        """Rectify pixels that were read as `form` says."""
         return self._rectified(self.place(torch.from_numpy(pixels_NCHW)))
 
     @torch.inference_mode()
@@ -118,15 +112,15 @@ class Model:
             images = images.tolist()
         if isinstance(images, np.ndarray):
             # torch takes no other order of bytes or rows, and warns of what cannot be written
-            own = np.require(images, images.dtype.newbyteorder("="), ["C", "W"])
-            images = torch.from_numpy(own)
+            native = np.require(images, images.dtype.newbyteorder("="), ["C", "W"])
+            images = torch.from_numpy(native)
         if isinstance(images, Tensor):
             return self.place(self._fitted(images.detach()))
         if isinstance(images, str | Path | Image.Image):
             images = [images]
         with large_images():
             pixels = list(self._read(images))
-        size = self._wanted.size_px
+        size = self.form.size_px
         shape = (0, self.description.input.channels, size, size)
         return self.place(torch.from_numpy(np.stack(pixels) if pixels else np.empty(shape, "u1")))
 
@@ -147,7 +141,7 @@ class Model:
             if isinstance(image, Image.Image):
                 name, pixels = f"image {at}", self._opened(image)
             elif isinstance(image, str | Path):
-                name, pixels = str(image), self._wanted.read(file_at(image))
+                name, pixels = str(image), self.form.read(file_at(image))
             else:
                 raise TypeError(
                     f"an image is a {type(image).__name__}; give paths, Pillow images, or one array of all"
@@ -160,7 +154,7 @@ class Model:
         """A Pillow image as its file would have been read."""
         try:
             turned = upright(image)
-            return turned if isinstance(turned, str) else self._wanted.fit(turned)
+            return turned if isinstance(turned, str) else self.form.fit(turned)
         except Exception as error:
             return why_unreadable(error)
 
@@ -168,14 +162,14 @@ class Model:
         """An array of images as (N, C, size, size), as files would have been read."""
         images = _channels_first(images)
         _check_values(images)
-        channels, size = self.description.input.channels, self._wanted.size_px
+        channels, size = self.description.input.channels, self.form.size_px
         assert size is not None
         if images.shape[1:] == (channels, size, size):
             return images
         levels = images if images.dtype == torch.uint8 else images.mul(255).round().to(torch.uint8)
         arrays = levels.permute(0, 2, 3, 1).cpu().numpy()
         plain = arrays[..., 0] if arrays.shape[-1] == 1 else arrays
-        fitted = [self._wanted.fit(Image.fromarray(pixels)) for pixels in plain]
+        fitted = [self.form.fit(Image.fromarray(pixels)) for pixels in plain]
         empty = np.empty((0, channels, size, size), np.uint8)
         return torch.from_numpy(np.stack(fitted) if fitted else empty)
 

@@ -223,9 +223,9 @@ def data_change(data: str, images: Images, run: Run) -> str | None:
 
 def _begin_with(model: Encoder, encoder: EncoderConfig, folder: str) -> None:
     begun_with = load_model_folder(folder)
-    weights, own = begun_with.network.state_dict(), model.state_dict()
+    weights, fresh = begun_with.network.state_dict(), model.state_dict()
     other = other_network(begun_with.description.network.encoder, encoder)
-    if other or {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in own.items()}:
+    if other or {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in fresh.items()}:
         what = f" ({other})" if other else ""
         raise ConfigError(
             f"the model in {folder} is another network than the one that is to be trained{what}",

@@ -191,7 +191,7 @@ def _processed(
     cores: int,
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Places of images in the table and what becomes of these images, batch by batch."""
-    stream, done = ImageStream(table, model.wanted, batch=_BATCH), 0
+    stream, done = ImageStream(table, model.form, batch=_BATCH), 0
     report = on_progress or (lambda done, total: None)
     report(0, len(table))
     for places, result in _side_by_side(process, stream, cores):

@@ -131,11 +131,11 @@ def search_index(
     if not len(index):
         raise DataError(f"the index at {folder} is empty", hint="add images to it first")
     embedded = embed_table(model, _located(queries).table, on_progress=on_progress)
-    found = index.search(embedded.codes_ND, k, exclude_self=embedded.paths)
+    nearest = index.search(embedded.codes_ND, k, exclude_self=embedded.paths)
     return [
         Answer(query, tuple(map(Match, names, distances.tolist())))
         for query, names, distances in zip(
-            embedded.paths, found.names, found.distances_QK, strict=True
+            embedded.paths, nearest.names, nearest.distances_QK, strict=True
         )
     ], embedded.problems
 
