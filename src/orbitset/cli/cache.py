@@ -1,6 +1,7 @@
 """The command that lists and clears the cache."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -28,7 +29,7 @@ def cache(context: typer.Context, older_than: OlderThan = None, as_json: Json = 
     listed = [entry for entry in entries() if entry.days_unused >= (older_than or 0)]
     total = sum(entry.bytes for entry in listed)
     if as_json:
-        rows = [entry.as_dict() for entry in listed]
+        rows = [asdict(entry) for entry in listed]
         print(json.dumps({"folder": str(cache_folder()), "bytes": total, "entries": rows}))
         return
     for entry in listed:
@@ -50,7 +51,7 @@ def cache_clear(older_than: OlderThan = None, as_json: Json = False) -> None:
     removed = clear(older_than_days=older_than or 0.0)
     total = sum(entry.bytes for entry in removed)
     if as_json:
-        rows = [entry.as_dict() for entry in removed]
+        rows = [asdict(entry) for entry in removed]
         print(json.dumps({"bytes": total, "removed": rows}))
     else:
         say(f"removed {len(removed):,} entries, {_megabytes(total)}")

@@ -33,23 +33,17 @@ def data_list(as_json: Json = False) -> None:
     from orbitset.datasets.mnist import data_root, is_mnist_folder
 
     folder = data_root() / "mnist"
+    is_here = is_mnist_folder(folder)
     sets = {
         "digits": {"images": 1797, "size_px": 16, "here": True, "where": "embedded"},
-        "mnist": {
-            "images": 70000,
-            "size_px": 28,
-            "here": is_mnist_folder(folder),
-            "where": str(folder),
-        },
+        "mnist": {"images": 70000, "size_px": 28, "here": is_here, "where": str(folder)},
     }
     if as_json:
         print(json.dumps({"data": sets}))
         return
-    for name, about in sets.items():
-        here = "here" if about["here"] else "not here"
-        print(
-            f"{name:<8} {about['images']:>6,} images, {about['size_px']} px  {here}: {about['where']}"
-        )
+    for name, row in sets.items():
+        here = "here" if row["here"] else "not here"
+        print(f"{name:<8} {row['images']:>6,} images, {row['size_px']} px  {here}: {row['where']}")
 
 
 @app.command("check")

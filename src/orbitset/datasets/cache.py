@@ -17,7 +17,7 @@ import os
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -76,9 +76,6 @@ class Entry:
         used = datetime.datetime.fromisoformat(self.used)
         return (datetime.datetime.now(datetime.UTC) - used).total_seconds() / 86_400
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def cached_pixels(key: Key | None, write: Write) -> tuple[np.ndarray, Any]:
     """The pixels of an entry and what is cached beside them; if there are none, what `write` makes now.
@@ -98,10 +95,10 @@ def cached_pixels(key: Key | None, write: Write) -> tuple[np.ndarray, Any]:
             return _in_memory(write)
         if stored := _stored(key.path):  # by another process meanwhile
             return stored
-        made = _make(key, write)
+        computed = _make(key, write)
     remove_parts()
     _make_room(key, limit)
-    return made
+    return computed
 
 
 def entries() -> list[Entry]:

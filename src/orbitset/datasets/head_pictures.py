@@ -139,8 +139,8 @@ def _look(
     return torch.stack(pictures)
 
 
-def _dot(one: Point, other: Point | Place) -> Tensor:
-    return one[0] * other[0] + one[1] * other[1] + one[2] * other[2]
+def _dot(a: Point, b: Point | Place) -> Tensor:
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
 def _rays(
@@ -182,8 +182,9 @@ def _walk(field: _Field, origin_3R: Tensor, way_3R: Tensor) -> tuple[Tensor, Ten
     """How far each ray goes (R,), and the rows (M,) of those that meet a surface within the box."""
     step_3R = way_3R.where(way_3R.abs() > 1e-6, 1e-6)
     low, high = (origin_3R.new_tensor(corner)[:, None] for corner in (LOW, HIGH))
-    one, other = (low - origin_3R) / step_3R, (high - origin_3R) / step_3R
-    near, far = torch.minimum(one, other).amax(0), torch.maximum(one, other).amin(0)
+    to_low, to_high = (low - origin_3R) / step_3R, (high - origin_3R) / step_3R
+    near = torch.minimum(to_low, to_high).amax(0)
+    far = torch.maximum(to_low, to_high).amin(0)
     reach = torch.minimum(near, far)
     rows = (near < far).nonzero()[:, 0]
     met = []

@@ -80,8 +80,8 @@ def render_heads(
 
     `on_progress` is told after each session of a person how many are done, and of how many.
 
-    >>> seen = render_heads(people=2, views=["0"], lights=3, sessions=1, size_px=8)
-    >>> seen.images.shape, seen.values["light"]
+    >>> heads = render_heads(people=2, views=["0"], lights=3, sessions=1, size_px=8)
+    >>> heads.images.shape, heads.values["light"]
     (torch.Size([6, 1, 8, 8]), ('03', '07', '11'))
     """
     values = factors_of_heads(people, lights, views, sessions)

@@ -203,7 +203,7 @@ def _values(column: Any) -> list[Any]:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:  # the rows are named later
         buffers = [value.as_buffer() for value in column]  # None of what is empty
-        values = [each and each.to_pybytes().decode(errors="surrogateescape") for each in buffers]
+        values = [raw and raw.to_pybytes().decode(errors="surrogateescape") for raw in buffers]
     return values
 
 

@@ -55,13 +55,6 @@ class MultiPieFiles:
     incomplete: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Subjects that are not used, and the sessions they are in"""
 
-    def __str__(self) -> str:
-        return (
-            f"{len(self.table):,} images of {len(self.subjects)} subjects in all four sessions; "
-            f"{len(self.missing):,} missing, {len(self.unexpected):,} unexpected files; "
-            f"{len(self.incomplete)} subjects in some sessions only"
-        )
-
 
 def scan_multi_pie(root: Path) -> MultiPieFiles:
     """List what is there and what is missing. Images are not opened."""

@@ -16,10 +16,10 @@ class ObservedImages:
 
     >>> images = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
     >>> columns = {"person": ["ann", "ann", "bob", "bob"], "view": ["left", "front", "left", "front"]}
-    >>> seen = ObservedImages.of(images, columns)
-    >>> seen.factors["person"].tolist(), seen.values["person"]
+    >>> observed = ObservedImages.of(images, columns)
+    >>> observed.factors["person"].tolist(), observed.values["person"]
     ([0, 0, 1, 1], ('ann', 'bob'))
-    >>> len(seen.where("view", ["front"]))
+    >>> len(observed.where("view", ["front"]))
     2
     """
 

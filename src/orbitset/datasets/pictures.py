@@ -121,7 +121,7 @@ class ImageForm:
         if isinstance(image, str):
             return image
         if self.size_px is None and image.size != self.expected:
-            return f"has {shown(image.size)} px, most have {shown(self.expected)}"
+            return f"has {dimensions(image.size)} px, most have {dimensions(self.expected)}"
         if fault := box_fault(box, image.size):
             return fault
         try:
@@ -165,7 +165,7 @@ def upright(image: Image.Image) -> Image.Image | str:
     """An open image turned as its EXIF data says, or why it cannot be used."""
     width, height = image.size
     if width * height > _MOST_PIXELS:
-        return f"has {shown(image.size)} px, more than {_MOST_PIXELS:,}; make it smaller"
+        return f"has {dimensions(image.size)} px, more than {_MOST_PIXELS:,}; make it smaller"
     if image.format == "EPS":
         return "is PostScript, a program rather than an image"
     # the pictures after the first of an MPO are previews, depths or the other eye's
@@ -242,7 +242,7 @@ def _all_sizes() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def shown(size: tuple[int, int] | None) -> str:
+def dimensions(size: tuple[int, int] | None) -> str:
     return "none" if size is None else f"{size[0]}x{size[1]}"
 
 
@@ -299,4 +299,4 @@ def box_fault(box: Box | None, size: tuple[int, int]) -> str | None:
     left, top, right, bottom = _pixels(box, size)
     if left < size[0] and top < size[1] and right > 0 and bottom > 0:
         return None
-    return f"has {shown(size)} px, and its box lies outside"
+    return f"has {dimensions(size)} px, and its box lies outside"

@@ -112,10 +112,10 @@ def cut_segments(
     segments, left_out = [], 0
     for start, stop in itertools.pairwise((0, *cuts, frames)):
         while start < stop:
-            taken = range(start, stop, config.stride)[: config.length]
-            if len(taken) < config.fewest:
+            segment = range(start, stop, config.stride)[: config.length]
+            if len(segment) < config.fewest:
                 left_out += stop - start
                 break
-            segments.append(taken)
-            start = taken[-1] + 1 + config.gap
+            segments.append(segment)
+            start = segment[-1] + 1 + config.gap
     return segments, left_out

@@ -6,8 +6,8 @@ other segments of the same videos decode nothing.
 Shapes: N images, G segments, V videos.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
@@ -25,6 +25,7 @@ from orbitset.errors import ConfigError, DataError, check_choice
 
 SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg")
 SPLIT = ("train", "between", "test")
+_FACTORS = ("video", "segment", "frame", "place")
 _FEWEST_DIGITS = 3
 _SIZE_PX = 64
 
@@ -119,8 +120,9 @@ def load_videos(
     if not gathered.pixels:
         raise DataError(f"nothing is left of {source}: {named(problems)}")
     shape = (-1, 3 if decoding.is_colour else 1, size_px, size_px)
+    columns = dict(zip(_FACTORS, zip(*gathered.rows, strict=True), strict=True))
     images = torch.frombuffer(gathered.pixels, dtype=torch.uint8).view(shape)
-    return Videos(ObservedImages.of(images, gathered.columns), tuple(gathered.clips), problems)
+    return Videos(ObservedImages.of(images, columns), tuple(gathered.clips), problems)
 
 
 def videos_in(listing: Listing) -> list[str]:
@@ -151,11 +153,8 @@ def split_by_time(frames: ObservedImages, share: float) -> ObservedImages:
     if not 0 < share < 1:
         raise ConfigError(f"share is {share}; give more than 0 and less than 1")
     _require(frames, "video", "segment", "frame")
-    frame_N, video_N, segment_N = (
-        frames_of(frames),
-        frames.factors["video"],
-        frames.factors["segment"],
-    )
+    frame_N = frames_of(frames)
+    video_N, segment_N = frames.factors["video"], frames.factors["segment"]
     last_V = _by(video_N, frame_N, len(frames.values["video"]), "amax")
     border_N = ((last_V + 1) * share).round()[video_N]
     segments = len(frames.values["segment"])
@@ -175,40 +174,34 @@ def split_by_time(frames: ObservedImages, share: float) -> ObservedImages:
     )
 
 
+@dataclass
 class _Segments:
     """The segments of one video after the other."""
 
-    def __init__(self, config: SegmentConfig) -> None:
-        self.config = config
-        self.pixels = bytearray()
-        self.columns: Mapping[str, list[str]] = {
-            name: [] for name in ("video", "segment", "frame", "place")
-        }
-        self.clips: list[Clip] = []
-        self.problems: list[Problem] = []
+    config: SegmentConfig
+    pixels: bytearray = field(default_factory=bytearray)
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    """The factors of each frame"""
+    clips: list[Clip] = field(default_factory=list)
+    problems: list[VideoProblem] = field(default_factory=list)
 
     def add(self, row: int, name: str, pixels: np.ndarray, damage: str | None) -> None:
-        frames, config = len(pixels), self.config
-        if damage is not None:
-            self.problems.append(VideoProblem(row, f"{name} {damage}"))
-        elif frames == 0:
-            self.problems.append(VideoProblem(row, f"{name} has no frames"))
-        if frames == 0:
-            return
-        cuts = () if config.scene_cuts is None else find_cuts(pixels, config.scene_cuts)
-        found, left_out = cut_segments(frames, cuts, config)
-        self.clips.append(Clip(name, frames, cuts, len(found), left_out))
-        if not found:
-            self.problems.append(VideoProblem(row, f"{name} {_too_short(frames, cuts, config)}"))
-            return
-        digits = max(_FEWEST_DIGITS, len(str(len(found) - 1)))
-        for number, taken in enumerate(found):
-            self.pixels += pixels[taken.start : taken.stop : taken.step].tobytes()
-            self.columns["video"] += [name] * len(taken)
-            self.columns["segment"] += [f"{name}#{number:0{digits}}"] * len(taken)
-            self.columns["frame"] += map(str, taken)
-            place = (taken[0] + taken[-1] + 1) / 2 / frames
-            self.columns["place"] += [f"{place:.3f}"] * len(taken)
+        num_frames, config, reasons = len(pixels), self.config, [] if damage is None else [damage]
+        if num_frames:
+            cuts = () if config.scene_cuts is None else find_cuts(pixels, config.scene_cuts)
+            segments, left_out = cut_segments(num_frames, cuts, config)
+            self.clips.append(Clip(name, num_frames, cuts, len(segments), left_out))
+            digits = max(_FEWEST_DIGITS, len(str(len(segments) - 1)))
+            for number, frames in enumerate(segments):
+                self.pixels += pixels[frames.start : frames.stop : frames.step].tobytes()
+                label = f"{name}#{number:0{digits}}"
+                place = f"{(frames[0] + frames[-1] + 1) / 2 / num_frames:.3f}"
+                self.rows += [(name, label, str(frame), place) for frame in frames]
+            if not segments:
+                reasons.append(_too_short(num_frames, cuts, config))
+        elif damage is None:
+            reasons.append("has no frames")
+        self.problems += [VideoProblem(row, f"{name} {reason}") for reason in reasons]
 
 
 def _too_short(frames: int, cuts: tuple[int, ...], config: SegmentConfig) -> str:
