@@ -70,8 +70,20 @@ def load_frames(
     if is_cached:
         inputs = (str(path.absolute()), stamp(path), size_px, is_colour)
         key = Key("frames", _VERSION, str(path), inputs)
-    video = _Video(path, size_px, is_colour, on_progress)
-    return Frames(*cached_pixels(key, video.write))
+
+    def write(file: BinaryIO) -> tuple[tuple[int, ...], str | None]:
+        count, damage = 0, None
+        try:
+            for frame in _fitted_frames(path, ImageForm(size_px, is_colour), on_progress):
+                file.write(frame.tobytes())
+                count += 1
+        except _Unreadable as error:
+            damage = str(error)
+        except _Damaged as error:
+            damage = f"{error} after {count:,} whole frame{'' if count == 1 else 's'}"
+        return (count, 3 if is_colour else 1, size_px, size_px), damage
+
+    return Frames(*cached_pixels(key, write))
 
 
 class _Unreadable(Exception):
@@ -82,54 +94,35 @@ class _Damaged(Exception):
     """No more frames are whole."""
 
 
-@dataclass(frozen=True)
-class _Video:
-    """A video, and the form its frames are brought to."""
+def _fitted_frames(
+    path: Path, form: ImageForm, on_progress: Progress | None
+) -> Iterator[np.ndarray]:
+    """The frames of a video, one after the other, in that form."""
+    av = _pyav()
+    from av.video.reformatter import VideoReformatter
 
-    path: Path
-    size_px: int
-    is_colour: bool
-    on_progress: Progress | None
-
-    def write(self, file: BinaryIO) -> tuple[tuple[int, ...], str | None]:
-        """Append one frame after the other; gives the shape of all and what is wrong with the video."""
-        count, damage = 0, None
-        try:
-            for frame in self._fitted_frames():
-                file.write(frame.tobytes())
-                count += 1
-        except _Unreadable as error:
-            damage = str(error)
-        except _Damaged as error:
-            damage = f"{error} after {count:,} whole frame{'' if count == 1 else 's'}"
-        return (count, 3 if self.is_colour else 1, self.size_px, self.size_px), damage
-
-    def _fitted_frames(self) -> Iterator[np.ndarray]:
-        av = _pyav()
-        from av.video.reformatter import VideoReformatter
-
-        try:
-            total = self.path.stat().st_size
-            if total == 0:
-                raise _Unreadable("is empty: it has 0 bytes")
-            container = av.open(str(self.path.absolute()), metadata_errors="ignore")
-        except (OSError, av.FFmpegError) as error:
-            raise _Unreadable(f"cannot be read as a video: {error.strerror}") from None
-        with container:
-            stream = _moving(container)
-            stretch = float(stream.sample_aspect_ratio or 1)
-            if not 1 / _MOST_STRETCH <= stretch <= _MOST_STRETCH:
-                stretch = 1.0
-            reformatter, form = VideoReformatter(), ImageForm(self.size_px, self.is_colour)
-            for at, (frame, done) in enumerate(_sound_frames(container, stream), 1):
-                try:
-                    picture = reformatter.reformat(frame, format="rgb24").to_ndarray()
-                except av.FFmpegError as error:
-                    raise _Damaged(f"has pixels of an unknown kind ({error.strerror})") from None
-                turns = round(getattr(frame, "rotation", 0) / 90) % 4
-                yield form.fit(_upright(Image.fromarray(picture), stretch, turns))
-                if self.on_progress is not None and at % _TOLD_EVERY == 0:
-                    self.on_progress(min(done, total), total)
+    try:
+        total = path.stat().st_size
+        if total == 0:
+            raise _Unreadable("is empty: it has 0 bytes")
+        container = av.open(str(path.absolute()), metadata_errors="ignore")
+    except (OSError, av.FFmpegError) as error:
+        raise _Unreadable(f"cannot be read as a video: {error.strerror}") from None
+    with container:
+        stream = _moving(container)
+        stretch = float(stream.sample_aspect_ratio or 1)
+        if not 1 / _MOST_STRETCH <= stretch <= _MOST_STRETCH:
+            stretch = 1.0
+        reformatter = VideoReformatter()
+        for at, (frame, done) in enumerate(_sound_frames(container, stream), 1):
+            try:
+                picture = reformatter.reformat(frame, format="rgb24").to_ndarray()
+            except av.FFmpegError as error:
+                raise _Damaged(f"has pixels of an unknown kind ({error.strerror})") from None
+            turns = round(getattr(frame, "rotation", 0) / 90) % 4
+            yield form.fit(_upright(Image.fromarray(picture), stretch, turns))
+            if on_progress is not None and at % _TOLD_EVERY == 0:
+                on_progress(min(done, total), total)
 
 
 def _upright(picture: Image.Image, stretch: float, turns: int) -> Image.Image:

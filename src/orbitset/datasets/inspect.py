@@ -1,6 +1,7 @@
 """What data hold, looked at before anyone trains on them."""
 
 import hashlib
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -145,10 +146,8 @@ def check_splits(source: str, splits: Splits) -> Check:
 
 def check_heads(source: str, factors: Mapping[str, Sequence[str]], size_px: int) -> Check:
     """How many images there are of rendered heads, which cannot be damaged."""
-    counts, num_images = {name: len(values) for name, values in factors.items()}, 1
-    for num in counts.values():
-        num_images *= num
-    size = f"{size_px}x{size_px}"
+    counts = {name: len(values) for name, values in factors.items()}
+    num_images, size = math.prod(counts.values()), f"{size_px}x{size_px}"
     lines = (
         f"{source}: {num_images:,} images; {size} px, grey, rendered when they are needed",
         f"factors: {', '.join(f'{name} ({num})' for name, num in counts.items())}",
