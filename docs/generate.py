@@ -146,7 +146,7 @@ def in_short() -> str:
     for name in IN_SHORT:
         for row in summarise(record_of(name))["rows"]:
             rows[name, row["method"], row["metric"]] = row
-    head = ["method", "affine MNIST: one-shot (paper)"]
+    head = ["method", "affine MNIST: one-shot, (paper) where it has one"]
     head += [f"{name}: {MEASURES[metric]}" for name, metric in columns[1:]]
     lines = []
     for label in ("pixels", "OJ", "OT", "OE", "EX", "AE", "ST"):

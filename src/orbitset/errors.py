@@ -44,7 +44,7 @@ class TrainingError(OrbitsetError):
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
     """Refuse a value that is not among the choices, and name the nearest."""
     if value not in choices:
-        words = [str(choice) for choice in choices]
+        words = [str(choice) for choice in choices if choice is not None]
         near = difflib.get_close_matches(str(value), words, n=1, cutoff=0.5)
         raise ConfigError(
             f"{name} is {value!r}; choose one of {', '.join(words)}",

@@ -58,7 +58,7 @@ def test_json_is_one_object_with_what_python_gives(orbitset, trained):
     done = orbitset("compare", *trained, "--json", "--against", "AE", "--correction", "holm")
     found = json.loads(done.stdout)
     compared = compare(list(map(Run, trained)), against="AE", correction="holm")
-    assert set(found) == {"rows", "tests", "about_tests", "differences"}
+    assert set(found) == {"rows", "tests", "about_tests", "differences", "alone"}
     assert found["differences"] == {
         "method": {"OJ": "OJ", "AE": "AE"},
         "loss.discriminate_weight": {"OJ": 10.0, "AE": "–"},

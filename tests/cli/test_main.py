@@ -296,7 +296,11 @@ def test_odd_values_are_refused_without_a_traceback(orbitset, fails, finished, t
     fails(orbitset("train", "affine-digits", *out, *huge), 2, "finite")
     nested = ["--set", "loss.margin=" + "[" * 50_000]
     fails(orbitset("train", "affine-digits", *out, *nested), 2, "loss.margin")
-    fails(orbitset("train", "affine-digits", *out, "--device", "meta"), 2, "only cpu and cuda")
+    fails(
+        orbitset("train", "affine-digits", *out, "--device", "gpu"),
+        2,
+        "--device is 'gpu'; choose cpu, cuda or",
+    )
     sizes = ["--set", "encoder.code_size=9999999999999"]
     fails(orbitset("train", "affine-digits", *out, *sizes), 1, "not enough memory")
     fails(orbitset("train", "--resume", *out), 2, "no run folder at")

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from orbitset.run_folder import Run
+
 DESCRIBED = ["--orbit", "person,session,light", "--canonical", "view=front", "--label", "person"]
 SMALL = ["--set", "encoder.channels=4,8", "--set", "encoder.code_size=16", "--epochs", "1"]
 
@@ -284,3 +286,77 @@ def test_a_network_of_ones_own_is_trained_and_used(
     monkeypatch.delitem(sys.modules, "own_net")
     wanted = "cannot import the encoder own_net:Net: No module named 'own_net'"
     fails(orbitset("embed", out, *images, "-o", tmp_path / "other.npy"), 1, wanted)
+
+
+@pytest.fixture
+def things(tmp_path):
+    """A folder with a sub-folder for each of 8 things, and a manifest of the same images."""
+    random, lines = np.random.default_rng(0), ["path,thing,view"]
+    for thing in range(8):
+        folder = tmp_path / "products" / f"thing{thing}"
+        folder.mkdir(parents=True)
+        for view in ("front", "left", "right"):
+            pixels = random.integers(0, 256, (16, 16), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{view}.png")
+            lines.append(f"products/thing{thing}/{view}.png,thing{thing},{view}")
+    (tmp_path / "things.csv").write_text("\n".join(lines))
+    return tmp_path
+
+
+def test_a_folder_is_described_by_its_sub_folders(orbitset, things):
+    small = ["--set", "encoder.channels=4", "--epochs", "1", "--out", things / "run"]
+    done = orbitset("train", things / "products", *small)
+    assert done.returncode == 0, done.stderr
+    assert "Each sub-folder is an orbit; its target is its medoid.\n" in done.stderr
+    assert "Trained on 6 orbits (thing0, …), tested on 2 (thing3, thing6).\n" in done.stderr
+    assert "retrieval leaves out" not in done.stderr and " members; 1 epoch\n" in done.stderr
+
+
+def test_what_is_mistyped_is_refused_in_words_that_name_it(orbitset, fails, things, monkeypatch):
+    monkeypatch.chdir(things)
+    recipes = "there is no file, folder or recipe 'productz'; the recipes are affine-mnist"
+    fails(orbitset("train", "productz"), 2, recipes, "did you mean products/?")
+    described = ["train", "things.csv", "--orbit", "thing", "--canonical"]
+    one_of = "view is 'frnt'; choose one of front, left, right"
+    fails(orbitset(*described, "view=frnt"), 2, one_of, "did you mean front?")
+    fails(orbitset("train", "products", "--epochs", "-3"), 2, "--epochs is -3; give a number above")
+    for wrong in ("info_nce", "my_losses.py"):
+        words = f"--loss is '{wrong}'; write it as MODULE:NAME, such as my_losses:info_nce"
+        fails(orbitset("train", "products", "--loss", wrong), 2, words)
+    fails(orbitset("evaluate", "--foo"), 2, "orbitset evaluate --help lists its options")
+    fails(orbitset("embed", "none", "products", "-o", "c.npy"), 2, "there is no folder none")
+    fails(
+        orbitset("index", "add", "none", "i", "products", "--kind", "flt"),
+        2,
+        "--kind is 'flt'; choose one of flat, ivf, hnsw",
+        "did you mean flat?",
+    )
+    fails(orbitset("cache", "--older-than", "-1"), 2, "--older-than is -1; give a number of days")
+
+
+def test_a_model_of_an_unfinished_run_is_refused_with_how_to_go_on(orbitset, fails, things):
+    run = Run(things / "run")
+    run.create({"name": "x", "method": "OJ"})
+    done = orbitset("embed", run.path, things / "products", "-o", things / "codes.npy")
+    fails(done, 2, "holds a run that is not finished", "orbitset train --resume --out")
+
+
+def test_data_check_says_whether_train_would_take_the_data(orbitset, things, monkeypatch):
+    monkeypatch.chdir(things)
+    done = orbitset("data", "check", "products")
+    assert "8 orbits with 3 members each\n" in done.stdout
+    assert done.stdout.endswith("next: orbitset train products\n")
+    without = orbitset("data", "check", "things.csv")
+    assert (
+        "train would refuse this: name the factors that members of an orbit share" in without.stdout
+    )
+    named = orbitset("data", "check", "things.csv", "--orbit", "thing")
+    assert named.stdout.endswith("next: orbitset train things.csv --orbit thing\n")
+    flat = things / "flat"
+    flat.mkdir()
+    for at, path in enumerate(sorted(things.glob("products/*/front.png"))):
+        shutil.copy(path, flat / f"{at}.png")
+    refused = "train would refuse this: "
+    assert refused in orbitset("data", "check", "flat").stdout
+    np.save("x.npy", np.random.default_rng(0).random((40, 16, 16)).astype("float32"))
+    assert "24 to train, 8 to validate, 8 to test" in orbitset("data", "check", "x.npy").stdout

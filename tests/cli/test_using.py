@@ -163,7 +163,7 @@ def test_failures_and_wrong_usage_are_told_apart(
     orbitset, fails, model_folder, photos, mixed, tmp_path, command
 ):
     out = ["-o", tmp_path / "out.npy"]
-    fails(orbitset(command, tmp_path / "gone", photos, *out), 2, "gone does not exist")
+    fails(orbitset(command, tmp_path / "gone", photos, *out), 2, "there is no folder")
     fails(orbitset(command, photos, photos, *out), 2, "is no model: it has no model.json")
     fails(orbitset(command, model_folder, tmp_path / "gone.png", *out), 1, "there is no image or")
     fails(orbitset(command, model_folder, mixed / "text.jpg", *out), 1, "no image could be read")

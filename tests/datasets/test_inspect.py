@@ -18,7 +18,7 @@ def test_a_sound_manifest_is_counted(face_manifest):
     )
     assert check.summary["factors"] == {"person": 6, "session": 4, "view": 3, "light": 2}
     assert check.summary["orbits"] == {"orbits": 48, "fewest": 3, "median": 3, "most": 3}
-    assert "orbits: 48 with 3 to 3 members, median 3" in check.lines
+    assert "48 orbits with 3 members each" in check.lines
 
 
 def test_whatever_is_wrong_is_listed_with_its_row(face_manifest):

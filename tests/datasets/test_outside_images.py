@@ -79,6 +79,10 @@ def test_images_without_a_value_of_the_orbit_are_named(given):
     [
         (pixels(4, 8, 8), "gave ndarray; give images, and a mapping"),
         ((pixels(4, 8, 8), {}), "gave tuple; give images, and a mapping"),
+        (
+            (pixels(4, 8, 8), pixels(4)),
+            "my_data:images gave images and an ndarray; in place of the ndarray give a dict of factors",
+        ),
         ((pixels(4, 8, 8), {"thing": "abc"}), "gave no list of values of thing for 4 images"),
         ((pixels(4, 8, 8), {"thing": ["a"]}), "gave 1 values of thing for 4 images"),
         (([], {"thing": []}), "gave no images"),

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from orbitset.datasets.table import ImageTable, Problem, orbit_problems
+from orbitset.datasets.table import ImageTable, Problem, named, orbit_problems
 from orbitset.errors import ConfigError, DataError
 
 
@@ -62,6 +62,17 @@ def test_orbits_that_cannot_be_learned_from_are_named():
     ]
     left = some_table().without(problems, "skip")
     assert set(left.columns["person"]) == {"ann", "bob"}
+
+
+def test_many_orbits_that_are_left_out_for_one_reason_are_one_clause():
+    few = [
+        Problem(row, f"its orbit (thing t{row}) has 1 member, 2 are needed") for row in (3, 7, 9)
+    ]
+    assert named([Problem(2, "a.png does not exist"), *few]) == (
+        "row 2: a.png does not exist; 3 rows of 3 orbits, each of which has 1 member, 2 are needed "
+        "(the first: row 3, thing t3)"
+    )
+    assert named(few[:2]) == f"{few[0]}; {few[1]}"
 
 
 def test_an_orbit_with_two_targets_is_named():

@@ -107,8 +107,12 @@ def test_a_folder_that_was_half_written_is_no_model(build_model, tmp_path, monke
 
 def test_what_is_no_folder_of_a_model_is_named(tmp_path):
     (tmp_path / "file").touch()
-    for name, what in (("gone", "does not exist"), ("file", "is no model"), ("", "is no model")):
-        with pytest.raises(RunError, match=f"{what}: it has no model.json") as caught:
+    for name, what in (
+        ("gone", "there is no folder .*gone"),
+        ("file", "is no model"),
+        ("", "is no model"),
+    ):
+        with pytest.raises(RunError, match=what) as caught:
             load_model_folder(tmp_path / name)
         assert caught.value.exit_code == 2
 

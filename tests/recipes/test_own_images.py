@@ -110,7 +110,7 @@ def test_a_part_of_which_nothing_can_be_used_says_why(face_manifest):
         if not (line.split(",")[2] == "4" and line.split(",")[3] == "front")
     ]
     manifest.write_text("\n".join(lost))
-    with pytest.raises(DataError, match="no image of session 4 can be used: row .* view front"):
+    with pytest.raises(DataError, match="no image of session 4 can be used: 24 rows .* view front"):
         described(manifest, canonical="view=front", test="session=4")
     with pytest.raises(DataError, match="no image of another session is left to train on"):
         described(manifest, canonical="view=front", test="session=1,2,3")

@@ -474,3 +474,16 @@ def test_observed_runs_of_other_splits_images_or_kinds_are_refused(tmp_path, run
         compare([one, changed])
     with pytest.raises(ConfigError, match="one has computed orbits and the other observed"):
         compare([one, runs[0]])
+
+
+def test_of_runs_with_other_measures_of_one_s_own_those_that_both_have_are_compared(tmp_path):
+    one = make_run(tmp_path / "one", 1)
+    other = make_run(tmp_path / "other", 2)
+    other.write_json("config.json", {**other.config, "measures": ["mine:purity"]})
+    _edit(other, lambda records: [record.update(purity={"mean": 0.5}) for record in records])
+    compared = compare([one, other])
+    assert {row.metric for row in compared.rows} == {"accuracy", "accuracy_cosine"}
+    (labels,) = compared.alone.values()
+    assert list(compared.alone) == ["purity"] and len(labels) == 1 and "mine:purity" in labels[0]
+    assert compare([other, one]).alone == compared.alone
+    assert "measures" in compared.differences

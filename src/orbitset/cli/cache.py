@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orbitset.cli.options import Json, say
+from orbitset.errors import ConfigError
 
 OlderThan = Annotated[
     float | None,
@@ -17,10 +18,13 @@ app = typer.Typer(invoke_without_command=True)
 
 @app.callback()
 def cache(context: typer.Context, older_than: OlderThan = None, as_json: Json = False) -> None:
-    """List what is cached, or clear it: decoded images, frames of videos, rendered heads, compiled code.
+    """List or clear the cache: decoded images, frames of videos, rendered heads, compiled code.
+
+    Without a command, it lists what is cached.
 
     Example: orbitset cache --older-than 30
     """
+    _check_days(older_than)
     if context.invoked_subcommand is not None:
         return
     from orbitset.datasets.cache import LIMIT, entries, limit_bytes
@@ -48,6 +52,7 @@ def cache_clear(older_than: OlderThan = None, as_json: Json = False) -> None:
     """
     from orbitset.datasets.cache import clear
 
+    _check_days(older_than)
     removed = clear(older_than_days=older_than or 0.0)
     total = sum(entry.bytes for entry in removed)
     if as_json:
@@ -55,6 +60,11 @@ def cache_clear(older_than: OlderThan = None, as_json: Json = False) -> None:
         print(json.dumps({"bytes": total, "removed": rows}))
     else:
         say(f"removed {len(removed):,} entries, {_megabytes(total)}")
+
+
+def _check_days(older_than: float | None) -> None:
+    if older_than is not None and not older_than >= 0:
+        raise ConfigError(f"--older-than is {older_than:g}; give a number of days, at least 0")
 
 
 def _megabytes(num_bytes: int) -> str:

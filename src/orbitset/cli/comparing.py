@@ -18,11 +18,18 @@ _FORMATS = ("text", "markdown", "latex", "csv")
 
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Finished runs; of a study or a demo, all.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN",
+            help="Folders of finished runs; a study or demo stands for all its runs.",
+        ),
     ],
     against: Annotated[
         str | None,
-        typer.Option(metavar="LABEL", help="Which to test against each other one; else the first."),
+        typer.Option(
+            metavar="LABEL",
+            help="The run that every other one is tested against. Default: the first.",
+        ),
     ] = None,
     correction: Annotated[str, typer.Option(help="holm, bonferroni or none.")] = "bonferroni",
     out: Annotated[
@@ -62,7 +69,7 @@ def compare(
         write_comparison(out, compared)
     rows = [row.to_json() for row in compared.rows]
     if as_json:
-        named = ("tests", "about_tests", "differences")
+        named = ("tests", "about_tests", "differences", "alone")
         content = {"rows": rows} | {name: getattr(compared, name) for name in named}
         print(json.dumps(without_nan(content), allow_nan=False))
     elif table_format == "markdown":
@@ -93,6 +100,10 @@ def _text(compared: "Compared") -> str:
             "",
             "settings that differ",
             *_differences(compared.differences),
+            *(
+                f"{measure} is not compared: only {', '.join(labels)} was scored by it"
+                for measure, labels in sorted(compared.alone.items())
+            ),
         ]
     )
 

@@ -1,6 +1,7 @@
 """Commands that look at data."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -16,7 +17,7 @@ from orbitset.cli.options import (
     listed,
     named_source,
 )
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, OrbitsetError
 
 if TYPE_CHECKING:
     from orbitset.datasets.inspect import Check
@@ -72,7 +73,7 @@ def data_check(
 
     Example: orbitset data check faces.csv --orbit person,light --canonical view=front
     """
-    from orbitset.datasets.source import TableSource, open_source
+    from orbitset.datasets.source import Heads, TableSource, open_source
 
     spec = named_source(source, named)
     if spec is None:
@@ -89,8 +90,27 @@ def data_check(
         check = data.check()
     write_sheet(sheet, lambda: _sheet(check, data.spec))
     print(json.dumps(check.summary) if as_json else "\n".join(check.lines))
+    if not as_json and not isinstance(data, Heads):
+        print(_next_step(spec, orbit, canonical, crops))
     if not check.is_sound:
         raise typer.Exit(1)
+
+
+def _next_step(source: str, orbit: str | None, canonical: str | None, crops: Path | None) -> str:
+    """The command that trains on the data, or why that would be refused."""
+    from orbitset.recipes.compose import Request, compose
+    from orbitset.recipes.own_images import OrbitOptions
+
+    path = None if crops is None else str(crops.resolve())
+    options = OrbitOptions(orbit=listed(orbit), canonical=canonical, crops=path)
+    try:
+        compose(Request(source=source, observed=options))
+    except OrbitsetError as error:
+        return f"train would refuse this: {error}"
+    words = ["orbitset", "train", source]
+    for name, value in (("--orbit", orbit), ("--canonical", canonical), ("--crops", crops)):
+        words += [] if value is None else [name, str(value)]
+    return f"next: {shlex.join(words)}"
 
 
 def _sheet(check: "Check", source: str) -> str:

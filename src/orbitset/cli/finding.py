@@ -1,7 +1,7 @@
 """Commands that find images among others: index, search, dedupe, classify."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, cast
 
 import typer
 from typer import Argument, Option
@@ -21,6 +21,7 @@ from orbitset.cli.model_options import (
     write_sheet,
 )
 from orbitset.cli.options import Device, Json, Quiet, Trust, say
+from orbitset.errors import check_choice
 
 app = typer.Typer(help="Build an index of images to search in.", no_args_is_help=True)
 
@@ -31,8 +32,11 @@ def index_add(
     index: Annotated[Path, Argument(metavar="INDEX", help="Folder of the index, new or existing.")],
     images: Images,
     kind: Annotated[
-        Literal["flat", "ivf", "hnsw"] | None,
-        Option(help="Type of a new index: flat is exact; ivf and hnsw are for millions of images."),
+        str | None,
+        Option(
+            metavar="flat|ivf|hnsw",
+            help="Type of a new index: flat is exact; ivf and hnsw are for millions of images.",
+        ),
     ] = None,
     trusted: Trust = None,
     device: Device = None,
@@ -45,15 +49,19 @@ def index_add(
     """
     from orbitset.uses.finding import add_to_index
 
+    check_choice("--kind", kind, (None, "flat", "ivf", "hnsw"))
     with counting("embedding", quiet) as counted:
-        report = add_to_index(load(model, device), index, images, kind=kind, on_progress=counted)
+        report = add_to_index(
+            load(model, device), index, images, kind=cast(Any, kind), on_progress=counted
+        )
     content = {
         "added": report.added,
         "replaced": report.replaced,
         "size": report.size,
         "index": str(index),
     }
-    text = f"{report.added:,} added, {report.replaced:,} replaced; {report.size:,} images: {index}"
+    size = counted_of(report.size, "image")
+    text = f"{report.added:,} added, {report.replaced:,} replaced; {size}: {index}"
     finish(as_json, content, [text], report.problems, report.ignored)
 
 
@@ -71,7 +79,7 @@ def index_remove(
 
     removed, unknown, left = remove_from_index(index, images)
     content = {"removed": removed, "unknown": unknown, "size": left, "index": str(index)}
-    finish(as_json, content, [f"{removed:,} removed; {left:,} images left: {index}"])
+    finish(as_json, content, [f"{removed:,} removed; {counted_of(left, 'image')} left: {index}"])
     for path in unknown:
         say(printable(f"not in the index: {path}"))
 
@@ -169,8 +177,11 @@ def classify(
         bool, Option("--closed", help="Never reject: give every image one of the classes.")
     ] = False,
     by: Annotated[
-        Literal["nearest", "mean"],
-        Option(help="Compare with the nearest example, or with the mean of a class."),
+        str,
+        Option(
+            metavar="nearest|mean",
+            help="Compare with the nearest example, or with the mean of a class.",
+        ),
     ] = "nearest",
     sheet: Sheet = None,
     trusted: Trust = None,
@@ -185,12 +196,13 @@ def classify(
     from orbitset.uses.recognising import classes_sheet
     from orbitset.uses.recognising import classify as recognise
 
+    check_choice("--by", by, ("nearest", "mean"))
     with counting("embedding", quiet) as counted:
         result = recognise(
             load(model, device),
             examples,
             images,
-            by=by,
+            by=cast(Any, by),
             reject_above=reject,
             is_open=not is_closed,
             on_progress=counted,

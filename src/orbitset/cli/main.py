@@ -102,8 +102,7 @@ def main() -> None:
     except Exception as error:  # what typer's parser raises; its classes move between versions
         if not hasattr(error, "format_message"):
             sys.exit(_fail_outside(error))
-        hint = "orbitset --help lists the commands, orbitset COMMAND --help their options"
-        sys.exit(fail(error.format_message(), hint, getattr(error, "exit_code", 2)))
+        sys.exit(fail(error.format_message(), _usage_hint(error), getattr(error, "exit_code", 2)))
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -114,3 +113,13 @@ def _fail_outside(error: Exception) -> int:
         raise error
     say("Traceback (from your own code on):\n" + "".join(traceback.format_tb(frames)))
     return fail(described_error(error), None, 1)
+
+
+def _usage_hint(error: Any) -> str:
+    names: list[str] = []
+    context = getattr(error, "ctx", None)
+    while context is not None and context.parent is not None:
+        names, context = [context.info_name, *names], context.parent
+    if not names:
+        return "orbitset --help lists the commands, orbitset COMMAND --help their options"
+    return f"orbitset {' '.join(names)} --help lists its options"

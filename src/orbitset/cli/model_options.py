@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from orbitset.cli.options import find_device, say
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from orbitset.datasets.table import Problem
@@ -36,7 +36,20 @@ Threshold = Annotated[
 
 def load(folder: Path, device: str | None) -> "Model":
     from orbitset.models import load_model_folder
+    from orbitset.run_folder import Run
 
+    run = Run(folder)
+    if (
+        run.exists
+        and run.kind == "run"
+        and not run.is_trained
+        and not (run / "model.json").exists()
+    ):
+        raise RunError(
+            f"{folder} holds a run that is not finished",
+            hint=f"go on with it: {run.resume_command}",
+            is_usage=True,
+        )
     return load_model_folder(folder, device=find_device(device))
 
 

@@ -1,6 +1,7 @@
 """What the commands share: options of the same meaning, and how they print and fail."""
 
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from orbitset.errors import ConfigError
-from orbitset.outside import trust
+from orbitset.outside import is_name, trust
 
 if TYPE_CHECKING:
     from orbitset.run_folder import Run
@@ -132,9 +133,9 @@ def find_device(name: str | None) -> str:
 
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ConfigError(f"--device is {name!r}; choose cpu, cuda or cuda:N")
     try:
-        if torch.device(name).type not in ("cpu", "cuda"):
-            raise RuntimeError("only cpu and cuda are supported")
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
@@ -149,6 +150,13 @@ def listed(text: str | None) -> list[str] | None:
 
 def method_or_loss(method: str | None, loss: str | None) -> str | None:
     """What --method or --loss names; both may name the same."""
+    from orbitset.recipes.methods import METHODS
+
+    base = (loss or "").removesuffix("-STN")
+    if loss is not None and base.upper() not in METHODS and not is_name(base):
+        raise ConfigError(
+            f"--loss is {loss!r}; write it as MODULE:NAME, such as my_losses:info_nce"
+        )
     if method is not None and loss is not None and method != loss:
         raise ConfigError(f"--method {method} and --loss {loss} contradict each other; give one")
     return method or loss

@@ -34,6 +34,7 @@ from orbitset.cli.options import (
     print_results,
     say,
 )
+from orbitset.errors import ConfigError
 
 if TYPE_CHECKING:
     from orbitset.run_folder import Run
@@ -171,6 +172,8 @@ def train(
     from orbitset.training.progress import default_progress
 
     check_flags(resume, overwrite)
+    if epochs is not None and not epochs > 0:
+        raise ConfigError(f"--epochs is {epochs:g}; give a number above 0")
     request = Request(
         source=named_source(source, named),
         method=method_or_loss(method, loss),

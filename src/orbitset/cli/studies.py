@@ -47,7 +47,9 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Trainings of every line; 3 for affine-mnist and pointing04, else 1."),
+        typer.Option(
+            help="Trainings of each row of the table. Default: 3 for affine-mnist and pointing04, else 1."
+        ),
     ] = None,
     test_images: Annotated[
         int | None, typer.Option(help="Queries of affine-mnist; 25,000 by default.")
@@ -60,7 +62,7 @@ def reproduce(
     root: Annotated[
         Path | None,
         typer.Option(
-            help="Where the faces lie: Multi-PIE's sessions, or the folder of a manifest.csv."
+            help="Folder of the faces: Multi-PIE's sessions, or the folder of a manifest.csv."
         ),
     ] = None,
     is_small: Annotated[

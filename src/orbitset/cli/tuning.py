@@ -31,13 +31,17 @@ def tune(
     ],
     methods: MethodsOption = None,
     trials: Annotated[
-        int | None, typer.Option(help="Settings to try for every method; 20 by default.")
+        int | None,
+        typer.Option(help="Combinations of settings tried for each method. Default: 20."),
     ] = None,
     images: Annotated[
         int | None, typer.Option(help="Images to train on in every trial; 2,000,000 by default.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Trained with in every trial, which their mean judges; 1.")
+        int | None,
+        typer.Option(
+            help="Seeds trained in each trial; the trial's score is their mean. Default: 1."
+        ),
     ] = None,
     seed: Seed = None,
     jobs: Jobs = 1,

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, cast
 
 from typer import Argument, Option
 
@@ -13,12 +13,13 @@ from orbitset.cli.model_options import (
     Overwrite,
     Threshold,
     check_one,
+    counted_of,
     counting,
     finish,
     load,
 )
 from orbitset.cli.options import Device, Json, Quiet, Trust
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, check_choice
 
 
 def embed(
@@ -26,8 +27,11 @@ def embed(
     images: Images,
     out: Annotated[Path, Option("--out", "-o", help="File to write: codes.parquet or codes.npy.")],
     precision: Annotated[
-        Literal["float32", "bfloat16", "auto"],
-        Option(help="Precision of the network; auto: bfloat16 where it is fast."),
+        str,
+        Option(
+            metavar="float32|bfloat16|auto",
+            help="Precision of the network; auto: bfloat16 where it is fast.",
+        ),
     ] = "float32",
     overwrite: Overwrite = False,
     trusted: Trust = None,
@@ -41,16 +45,22 @@ def embed(
     """
     from orbitset.uses.embedding import embed_to_file
 
+    check_choice("--precision", precision, ("float32", "bfloat16", "auto"))
     loaded = load(model, device)
     with counting("embedding", quiet) as counted:
         report = embed_to_file(
-            loaded, images, out, overwrite=overwrite, precision=precision, on_progress=counted
+            loaded,
+            images,
+            out,
+            overwrite=overwrite,
+            precision=cast(Any, precision),
+            on_progress=counted,
         )
     content = {"images": report.done, "code_size": loaded.code_size, "out": str(out)}
     finish(
         as_json,
         content,
-        [f"{report.done:,} codes of {loaded.code_size} numbers: {out}"],
+        [f"{counted_of(report.done, 'code')} of {loaded.code_size} numbers: {out}"],
         report.problems,
         report.ignored,
     )
@@ -77,7 +87,13 @@ def rectify(
             load(model, device), images, out, overwrite=overwrite, on_progress=counted
         )
     content = {"images": report.done, "out": str(out)}
-    finish(as_json, content, [f"{report.done:,} images: {out}"], report.problems, report.ignored)
+    finish(
+        as_json,
+        content,
+        [f"{counted_of(report.done, 'image')}: {out}"],
+        report.problems,
+        report.ignored,
+    )
 
 
 def verify(

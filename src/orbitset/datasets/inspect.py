@@ -11,7 +11,7 @@ from typing import Any
 from orbitset.datasets.decode import image_problems
 from orbitset.datasets.images import Splits
 from orbitset.datasets.pictures import ImageFile, num_bytes, open_bytes
-from orbitset.datasets.table import ImageTable, orbit_problems
+from orbitset.datasets.table import ImageTable, count, orbit_problems
 from orbitset.datasets.video import Videos
 from orbitset.errors import ConfigError
 
@@ -78,12 +78,12 @@ def check_table(
     copies = _copies(usable)
     first = ", ".join(f"{num:,} of {size} px" for size, num in sizes.items())
     names = ", ".join(f"{name} ({num})" for name, num in factors.items())
-    lines = [f"{source}: {len(usable):,} images; {first}", f"factors: {names or 'none'}"]
+    lines = [f"{source}: {count(len(usable), 'image')}; {first}", f"factors: {names or 'none'}"]
     if members is not None:
-        lines.append(
-            f"orbits: {members['orbits']:,} with {members['fewest']} to {members['most']} members, "
-            f"median {members['median']:g}"
-        )
+        words = f"{min(counts)} to {max(counts)} members, median {members['median']:g}"
+        if min(counts) == max(counts):
+            words = count(counts[0], "member") + " each" * (len(counts) > 1)
+        lines.append(f"{count(len(counts), 'orbit')} with {words}")
     lines += [f"the same file: {', '.join(paths)}" for paths in copies]
     lines += [f"problem: {problem}" for problem in problems]
     summary = {
@@ -136,8 +136,9 @@ def check_splits(source: str, splits: Splits) -> Check:
         "test": len(splits.test),
     }
     colour = "grey" if channels == 1 else "colour"
+    purpose = "validate" if labels is None else "label from"
     line = (
-        f"{source}: {sizes['train']:,} to train, {sizes['validation']:,} to label from, "
+        f"{source}: {sizes['train']:,} to train, {sizes['validation']:,} to {purpose}, "
         f"{sizes['test']:,} to test; {'x'.join(map(str, height_width))} px, {colour}, "
         f"{'no labels' if labels is None else f'{num_classes} classes'}"
     )

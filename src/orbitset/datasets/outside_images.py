@@ -41,6 +41,12 @@ def _called(spec: str, function: Callable[[], Any]) -> ImageTable:
     except Exception as error:  # the user's own code
         raise DataError(f"the source {spec} failed: {described_error(error)}") from error
     is_pair = isinstance(result, tuple | list) and len(result) == 2
+    if is_pair and not isinstance(result[1], Mapping):
+        kind = type(result[1]).__name__
+        raise DataError(
+            f"{spec} gave images and {'an' if kind[0] in 'aeioun' else 'a'} {kind}; in place of the {kind} "
+            'give a dict of factors, as in `return images, {"orbit": orbits}`'
+        )
     if not is_pair or not isinstance(result[1], Mapping) or not result[1]:
         raise DataError(f"the source {spec} gave {type(result).__name__}; {_GIVE}")
     images, factors = result

@@ -206,10 +206,25 @@ def orbit_problems(
 
 
 def named(problems: Sequence[Problem]) -> str:
-    """The first few problems, and how many more there are."""
-    first = "; ".join(map(str, problems[:_MOST_NAMED]))
-    more = len(problems) - _MOST_NAMED
-    return f"{first}; and {more:,} more" if more > 0 else first
+    """The first few problems, and how many more there are. Those of several orbits for one reason are one
+    clause."""
+    kinds: dict[str, list[Problem]] = {}
+    for problem in problems:
+        kind = problem.reason.partition("its orbit (")[2].rpartition(") ")[2]
+        kinds.setdefault(kind, []).append(problem)
+    clauses: list[str] = []
+    for kind, group in kinds.items():
+        if not kind or len(group) < 3:
+            clauses += map(str, group)
+            continue
+        rows = sum(1 + len(problem.others) for problem in group)
+        first = f"row {group[0].row}, {group[0].reason.partition('(')[2].rpartition(')')[0]}"
+        clauses.append(
+            f"{count(rows, 'row')} of {len(group):,} orbits, each of which {kind} (the first: {first})"
+        )
+    texts = "; ".join(clauses[:_MOST_NAMED])
+    more = len(clauses) - _MOST_NAMED
+    return f"{texts}; and {more:,} more" if more > 0 else texts
 
 
 def count(number: int, noun: str) -> str:

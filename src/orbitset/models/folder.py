@@ -110,9 +110,11 @@ def read_description(folder: Path) -> Description:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        what = "is no model" if folder.exists() else "does not exist"
+        is_there = folder.exists()
         raise RunError(
-            f"{folder} {what}: it has no {DESCRIPTION}",
+            f"{folder} is no model: it has no {DESCRIPTION}"
+            if is_there
+            else f"there is no folder {folder}",
             hint="train one with orbitset train, or name the folder of a finished run",
             is_usage=True,
         ) from None

@@ -1,5 +1,6 @@
 """From what was typed to one complete configuration."""
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from orbitset.datasets.decode import Decoding
 from orbitset.datasets.source import (
     FACES,
     MULTI_PIE,
+    Folder,
     Plain,
     Single,
     Source,
@@ -22,7 +24,7 @@ from orbitset.datasets.source import (
 )
 from orbitset.encoders.named import check_backbone
 from orbitset.encoders.rectifying import PAPERS
-from orbitset.errors import ConfigError, check_choice
+from orbitset.errors import ConfigError
 from orbitset.models.folder import read_description
 from orbitset.outside import is_name, trust
 from orbitset.protocols.images import Opened
@@ -107,7 +109,8 @@ class Composed:
     def __str__(self) -> str:
         """What was chosen for a user's own images, in words; nothing about a recipe."""
         if self.config.is_observed:
-            return described_orbits(self.config)
+            is_folder = self.source is not None and isinstance(self.source.source, Folder)
+            return described_orbits(self.config, is_folder=is_folder)
         return (
             described_plain(self.config)
             if self.source and isinstance(self.source.source, Plain)
@@ -198,7 +201,16 @@ def _opened(spec: str | None) -> Source | None:
     except UnknownSource:
         if Path(spec).exists():
             raise
-    check_choice("what to train, unless it is a path or module:function,", spec, RECIPES)
+    if spec not in RECIPES:
+        folder = Path(spec).parent
+        beside = (
+            [f"{path}/" for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+        )
+        near = difflib.get_close_matches(spec, [*RECIPES, *beside], 1)
+        raise ConfigError(
+            f"there is no file, folder or recipe {spec!r}; the recipes are {', '.join(RECIPES)}",
+            hint=f"did you mean {near[0]}?" if near else None,
+        )
     return None
 
 

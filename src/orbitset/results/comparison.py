@@ -6,7 +6,7 @@ paired over the halves of their test images, observed ones over seeds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from typing import Any, Literal, get_args
 
@@ -24,7 +24,7 @@ from orbitset.run_folder import Run
 _PROTOCOL = (
     "data:", "orbits.affine.", "orbits.photometric", "orbits.members:", "orbits.canvas_px:",
     "orbits.is_colour:", "orbits.label:", "orbits.crops:", "orbits.on_problem:", "orbits.size_px:",
-    "orbits.min_members:", "video.", "protocol:", "measures:", "evaluation.",
+    "orbits.min_members:", "video.", "protocol:", "evaluation.",
 )  # fmt: skip
 """How settings begin that say what is tested, and on what"""
 _ABSENT = "–"
@@ -53,6 +53,8 @@ class Compared:
     curves: list[tuple[str, list[dict[str, Any]]]]
     """Epoch and measures of each group at its evaluations, averaged over seeds; the s.d. is over draws or, of
     observed orbits, over seeds"""
+    alone: dict[str, list[str]] = field(default_factory=dict)
+    """Measures that only some groups were scored by, which are not compared, with these groups"""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,14 @@ def compare(
     first = next(iter(groups.values()))
     protocol = about(first.runs[0])
     is_paired = protocol.paired_over == "splits" or _are_paired(list(groups.values()))
+    alone: dict[str, list[str]] = {}
+    for label, group in groups.items():
+        for measure in set.intersection(*(set(measures_of(run)) for run in group.runs)):
+            alone.setdefault(measure, []).append(label)
+    alone = {name: labels for name, labels in alone.items() if len(labels) < len(groups)}
     for measure in measures_of(first.runs[0]):
+        if measure in alone:
+            continue
         scores = {
             label: _scores(group, measure, protocol.paired_over) for label, group in groups.items()
         }
@@ -106,7 +115,7 @@ def compare(
             for label, of_group in scores.items()
         ]
     own = [name.partition(":")[2] for name in first.config.measures]
-    drawn = (*protocol.curves, *own)
+    drawn = [name for name in (*protocol.curves, *own) if name not in alone]
     configs = {label: group.config for label, group in groups.items()}
     return Compared(
         rows=rows,
@@ -117,6 +126,7 @@ def compare(
             for name in _differing(list(configs.values()))
         },
         curves=[(label, mean_curve(group.runs, drawn)) for label, group in groups.items()],
+        alone=alone,
     )
 
 
