@@ -584,3 +584,18 @@ def test_a_loss_that_fails_on_the_first_batch_leaves_no_folder(tmp_path, monkeyp
     with pytest.raises((ConfigError, ZeroDivisionError), match=error):
         train(compose_config(request), Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_images_and_models_that_only_a_configuration_names_are_not_imported(tmp_path, monkeypatch):
+    monkeypatch.setenv("ORBITSET_TRUST", "")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil_code.py").write_text("open('sprung', 'w')")
+    for setting in ("data", "encoder.backbone"):
+        config = _small("OJ", f"{setting}=evil_code:thing")
+        for load in (
+            lambda config=config: open_images(config, "cpu"),
+            lambda config=config: train(config, Run(tmp_path / "run")),
+        ):
+            with pytest.raises(ConfigError, match="code that a file names runs only if you trust"):
+                load()
+    assert not (tmp_path / "sprung").exists() and not (tmp_path / "run").exists()
