@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from orbitset.config import bounded, check_fields, replacing
 from orbitset.errors import ConfigError
@@ -62,16 +62,6 @@ class TrainConfig:
                 raise ConfigError(f"train.{name} is {share}; give a share of the learning rate")
         if any(not epoch > 0 for epoch in self.evaluate_at):
             raise ConfigError(f"train.evaluate_at is {self.evaluate_at}; give epochs above 0")
-
-
-class Objective(Protocol):
-    """What is minimised: see `orbitset.losses.methods`."""
-
-    uses_rectified: bool
-
-    def __call__(
-        self, codes: Tensor, batch: Any, rectified: Tensor | None
-    ) -> Mapping[str, Tensor]: ...
 
 
 def fit(
