@@ -34,8 +34,9 @@ def test_scores_stand_beside_those_of_raw_pixels(build_model):
     about = build_model().description
     scores = {"auc": 0.91234, "own": 0.5}
     trained = replace(about.trained, scores=scores, baselines={"auc": 0.6}, versions={"torch": "2"})
+    trained = replace(trained, measures={"auc": "the protocol's AUC"})
     card = describe_card(replace(about, trained=trained))
-    assert "| verification, AUC | 0.912 | 0.600 |" in card
+    assert "| the protocol's AUC | 0.912 | 0.600 |" in card
     assert "| own | 0.500 |  |" in card
     assert card.endswith("With torch 2.\n")
 

@@ -197,7 +197,7 @@ def test_the_page_has_every_table_and_figure(done):
     for text in ("Verification AUC", "Top-1 retrieval", "sides swapped", "cut down: tiny"):
         assert text in page
     assert "its person with its" in page
-    assert (done / "tables" / "results.tex").is_file()
+    assert (done / "tables" / "results.md").is_file()
 
 
 def test_the_page_says_where_to_read_what_was_left_out(done):

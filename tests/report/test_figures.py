@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from orbitset.recipes.methods import METHODS
 from orbitset.report import figures
 
 
@@ -93,3 +96,12 @@ def test_labels_without_colours_of_their_own_are_told_apart():
         figures.accuracy_curves([(label, records) for label in labels], None).axes[0].get_lines()
     )
     assert len({line.get_color() for line in lines}) == 3
+
+
+def test_a_curve_has_the_colour_that_the_table_of_methods_gives(monkeypatch):
+    monkeypatch.setitem(METHODS, "OT", replace(METHODS["OT"], colour="#123456"))
+    records = [{"epoch": epoch, "accuracy": {"mean": 0.1, "sd": None}} for epoch in (0.0, 1.0)]
+    curves = [(label, records) for label in ("OT", "OT-STN", "my_losses:own")]
+    lines = figures.accuracy_curves(curves, None).axes[0].get_lines()
+    assert [line.get_color() for line in lines][:2] == ["#123456", "#123456"]
+    assert [line.get_linestyle() for line in lines] == ["-", "--", "-"]

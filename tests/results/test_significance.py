@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orbitset.results.significance import over_seeds, paired_tests, score_row
+from orbitset.results.significance import over_seeds, paired_tests, planned_tests, score_row
 from orbitset.results.stopping import Scores
 
 SPLITS = 10
@@ -87,3 +87,33 @@ def test_differences_over_seeds_are_of_the_pairs_that_there_are(scores):
     assert (found["low"], found["high"]) == pytest.approx(expected)
     once = {label: made_up(0, seeds=1) for label in ("OJ", "AE")}
     assert over_seeds(once, [("OJ", "AE")]) == []
+
+
+def test_oj_is_tested_against_the_papers_methods_and_losses_from_outside():
+    labels = ("AE", "OE", "OJ", "my_losses:own", "ST")
+    tests, reason = planned_tests({label: made_up(at) for at, label in enumerate(labels)})
+    assert reason is None and {test["method"] for test in tests} == {"OJ"}
+    assert {test["against"] for test in tests} == {"OE", "my_losses:own"}
+    assert {test["correction"] for test in tests} == {"bonferroni x 4"}  # EX and OT are the others
+
+
+def test_without_oj_the_first_method_is_tested_against_every_other():
+    labels = ("OT", "AE", "OE")
+    tests, reason = planned_tests({label: made_up(at) for at, label in enumerate(labels)})
+    assert reason is None and {test["method"] for test in tests} == {"OT"}
+    assert {test["against"] for test in tests} == {"AE", "OE"}
+    assert {test["correction"] for test in tests} == {"bonferroni x 2"}
+
+
+@pytest.mark.parametrize(
+    ("scores", "reason"),
+    [
+        ({"OE": made_up(0)}, "nothing was trained that OE is tested against"),
+        ({"OJ": made_up(0), "ST": made_up(1)}, "nothing was trained that OJ is tested against"),
+        ({"OJ": made_up(0, splits=1), "OE": made_up(1, splits=1)}, "need at least two; OJ has 1"),
+        ({"OJ": made_up(0), "OE": made_up(1, splits=5)}, "scored on the 10 splits of OJ"),
+    ],
+)
+def test_where_there_is_no_test_it_says_why(scores, reason):
+    tests, text = planned_tests(scores)
+    assert tests == [] and reason in text

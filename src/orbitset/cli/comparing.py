@@ -73,9 +73,9 @@ def compare(
         content = {"rows": rows} | {name: getattr(compared, name) for name in named}
         print(json.dumps(without_nan(content), allow_nan=False))
     elif table_format == "markdown":
-        print(tables.markdown_table(rows))
+        print(tables.markdown_table(rows, compared.words))
     elif table_format == "latex":
-        print(tables.latex_table(rows))
+        print(tables.latex_table(rows, compared.words))
     elif table_format == "csv":
         print(tables.csv_table(rows))
     else:
@@ -90,10 +90,15 @@ def _text(compared: "Compared") -> str:
     rows = [row.to_json() for row in compared.rows]
     tests = []
     if compared.tests:
-        tests = [tests_heading(compared.tests), "", text_tests(compared.tests, rows), ""]
+        tests = [
+            tests_heading(compared.tests),
+            "",
+            text_tests(compared.tests, rows, compared.words),
+            "",
+        ]
     return "\n".join(
         [
-            text_table(rows),
+            text_table(rows, compared.words),
             "",
             *tests,
             compared.about_tests,

@@ -182,10 +182,12 @@ def print_results(results: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps({"rows": without_nan(rows)}, allow_nan=False))
         return
-    print(text_table(rows))
+    words = results.get("protocol", {}).get("measures", {})
+    print(text_table(rows, words))
     if tests:
-        about = textwrap.fill(results.get("about_tests", ""), 80)
-        print(f"\n{tests_heading(tests)}\n\n{text_tests(tests, rows)}\n\n{about}")
+        print(f"\n{tests_heading(tests)}\n\n{text_tests(tests, rows, words)}")
+    if about_tests := results.get("about_tests"):
+        print(f"\n{textwrap.fill(about_tests, 80)}")
 
 
 def say(message: str) -> None:

@@ -2,12 +2,6 @@
 
 from orbitset.models.description import Calibration, Description, Trained
 
-_NAMES = {
-    "auc": "verification, AUC",
-    "top1": "retrieval, top-1",
-    "accuracy": "one-shot accuracy",
-    "accuracy_cosine": "one-shot accuracy, cosine",
-}
 _CARD = """\
 # {name}, {method}
 
@@ -78,7 +72,7 @@ def _scores(trained: Trained) -> str:
     for name, value in trained.scores.items():
         baseline = trained.baselines.get(name)
         pixels = "" if baseline is None else f"{baseline:.3f}"
-        card += f"| {_NAMES.get(name, name)} | {value:.3f} | {pixels} |\n"
+        card += f"| {trained.measures.get(name, name)} | {value:.3f} | {pixels} |\n"
     return card
 
 

@@ -130,6 +130,8 @@ class Trained:
     versions: dict[str, str] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
     """By measure, on test images"""
+    measures: dict[str, str] = field(default_factory=dict)
+    """The measures in the words of the protocol"""
     baselines: dict[str, float] = field(default_factory=dict)
     """The scores of raw pixels"""
     precision: str | None = None

@@ -23,6 +23,20 @@ Measure = Callable[[Tensor, Tensor], float]
 Scores = Mapping[str, Score | float]
 """Scores by measure; a plain number is recorded without baselines"""
 Say = Callable[[str], None]
+MEASURES = {
+    "accuracy": "one-shot accuracy",
+    "accuracy_cosine": "one-shot accuracy, cosine",
+    "auc": "verification AUC",
+    "top1": "top-1 retrieval",
+    "top5": "precision among the nearest five",
+    "map": "mean average precision",
+    "eer": "equal error rate",
+    "nmi": "k-means NMI",
+    "ari": "k-means ARI",
+    "invariance": "invariance at ε = α",
+    "selectivity": "selectivity at ε = α",
+}
+"""The measures of the package's own protocols, in words"""
 OVER_SEEDS = (
     "Every seed is a training of its own on the same images. "
     "What other images would change, the test does not say."
@@ -144,6 +158,11 @@ def evaluate(protocol: Protocol, encode: Encode, measures: Mapping[str, Measure]
     """The protocol's scores, and those of measures from outside on the same held-out codes."""
     codes = protocol.held_out(encode)
     return {**protocol.scores(codes, encode), **measured(codes, measures)}
+
+
+def in_words(*measures: str) -> dict[str, str]:
+    """The measures of one of the package's own protocols, for its `About`."""
+    return {name: MEASURES[name] for name in measures}
 
 
 def measured(codes: Mapping[str, Labelled], measures: Mapping[str, Measure]) -> dict[str, Score]:

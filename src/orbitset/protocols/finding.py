@@ -14,7 +14,7 @@ from orbitset.evaluation.labelled import Labelled
 from orbitset.evaluation.score import Score
 from orbitset.losses.distances import distance_matrix
 from orbitset.orbits.computed import AffineOrbits
-from orbitset.protocols.contract import About, Encode, Protocol, Scores
+from orbitset.protocols.contract import About, Encode, Protocol, Scores, in_words
 from orbitset.protocols.encoding import ENCODE_BATCH, encode_members, random_members
 from orbitset.protocols.figures import at_margin, computed_figures
 from orbitset.protocols.images import ComputedImages
@@ -82,11 +82,7 @@ class Finding(Protocol):
     about = About(
         how="These images have no labels: each of those that were not trained on is to be found, among all "
         "of them, by a changed one of it.",
-        measures={
-            "top1": "top-1 retrieval",
-            "invariance": "invariance at ε = α",
-            "selectivity": "selectivity at ε = α",
-        },
+        measures=in_words("top1", "invariance", "selectivity"),
         curves=("top1",),
         kept_by="top1",
     )

@@ -19,7 +19,7 @@ from orbitset.evaluation.labelled import Labelled, Metric, draw_labelled_sets
 from orbitset.evaluation.one_shot import Accuracy, knn_accuracy, linear_probe_accuracy
 from orbitset.evaluation.score import Score
 from orbitset.orbits.computed import AffineOrbits
-from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, Scores
+from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, Scores, in_words
 from orbitset.protocols.encoding import encode_members, random_members
 from orbitset.protocols.figures import at_margin, computed_figures, tsne_points
 from orbitset.protocols.images import ComputedImages
@@ -126,12 +126,7 @@ class OneShot(Protocol):
         how="One labelled image per class; a test image gets the class of its nearest neighbour in code "
         "space. The s.d. is over draws of the labelled images with one trained model, so it does not say how "
         "much another training would differ.",
-        measures={
-            "accuracy": "one-shot accuracy",
-            "accuracy_cosine": "one-shot accuracy, cosine",
-            "invariance": "invariance at ε = α",
-            "selectivity": "selectivity at ε = α",
-        },
+        measures=in_words("accuracy", "accuracy_cosine", "invariance", "selectivity"),
         curves=("accuracy",),
         paired_over="splits",
         fewest_splits=2,

@@ -23,7 +23,7 @@ from orbitset.evaluation.retrieval import Retrieval, retrieve
 from orbitset.evaluation.score import Score
 from orbitset.evaluation.verification import verify
 from orbitset.orbits.observed import group_orbits
-from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, Scores
+from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, Scores, in_words
 from orbitset.protocols.figures import to_uint8, tsne_points
 from orbitset.protocols.images import ObservedSplit
 from orbitset.seeds import stream
@@ -91,7 +91,7 @@ class Pairs(Protocol):
         how="Verification: AUC over all pairs of held-out images, by their squared distance. Retrieval: "
         "top-1, how often the nearest held-out image shows the same, after exclusions of images that would "
         "be too easy to find.",
-        measures={"auc": "verification AUC", "top1": "top-1 retrieval"},
+        measures=in_words("auc", "top1"),
         curves=MEASURES,
         kept_by="top1",
         about_tests="Every seed is a training of its own on the same images: what other images would\n"

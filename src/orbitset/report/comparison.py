@@ -11,7 +11,7 @@ from orbitset.report.tables import metric_name, write_tables
 from orbitset.results.comparison import Compared
 from orbitset.run_folder import without_nan
 
-_WRITTEN = {"results.md", "results.tex", "results.csv", "results.json", "tests.json"}
+_WRITTEN = {"results.md", "results.csv", "tests.json"}
 
 
 def write_comparison(out: Path, compared: Compared) -> None:
@@ -19,7 +19,9 @@ def write_comparison(out: Path, compared: Compared) -> None:
     _check_out(out)
     images = {}
     for measure in [name for name in compared.curves[0][1][0] if name != "epoch"]:
-        figure = accuracy_curves(compared.curves, None, measure, metric_name(measure))
+        figure = accuracy_curves(
+            compared.curves, None, measure, metric_name(measure, compared.words)
+        )
         name = "curves.png" if measure == "accuracy" else f"curves-{measure}.png"
         images[name] = picture(figure, compared.rows[0].cut_down)
     content = without_nan(
@@ -29,7 +31,7 @@ def write_comparison(out: Path, compared: Compared) -> None:
     # first what marks the folder as ours, lest a kill leave one that is refused ever after
     write_atomically(out / "tests.json", f"{text}\n".encode())
     remove_parts(out)
-    write_tables(out, [row.to_json() for row in compared.rows])
+    write_tables(out, [row.to_json() for row in compared.rows], words=compared.words)
     for name, image in images.items():
         write_atomically(out / name, image)
     for path in out.glob("curves*.png"):

@@ -101,7 +101,7 @@ def write_report(run: Run, results: dict[str, Any] | None = None) -> Path:
         raise RunError(f"{run.path} is damaged: {error!r}") from error
     if results is not None:
         run.write_json("results.json", results)
-    write_tables(run / "tables", content["rows"], content.get("tests", []))
+    write_tables(run / "tables", content["rows"], content.get("tests", []), page.protocol.measures)
     for name, content in page.figures.files.items():
         write_atomically(run / "figures" / name, content)
     path = run / "report.html"
@@ -193,12 +193,14 @@ def _results(page: _Page) -> list[Block]:
         )
         tables = [blocks.table(*score_cells(rows))]
         tables += [blocks.paragraph(text) for text in about_p(rows)]
+        if about_tests := page.results.get("about_tests"):
+            tables.append(blocks.paragraph(about_tests))
         if tests:
-            tables += [blocks.paragraph(page.results["about_tests"]), _tests(tests)]
+            tables.append(_tests(tests))
         if seeds:
             text = "Differences seed by seed say how much another training would change."
             tables += [blocks.paragraph(text), _over_seeds(seeds)]
-        name = capitalised(metric_name(metric))
+        name = capitalised(metric_name(metric, page.protocol.measures))
         if metric in page.measures:
             sections += [blocks.heading(name), *tables]
         else:
@@ -256,7 +258,7 @@ def _curves(page: _Page) -> list[Block]:
             for row in page.results["rows"]
             if (row["method"], row["metric"]) == ("pixels", measure)
         ]
-        name = metric_name(measure)
+        name = metric_name(measure, page.protocol.measures)
         figure = figures.accuracy_curves(
             list(page.curves.items()), pixels[0] if pixels else None, measure, name
         )

@@ -3,7 +3,6 @@
 import csv
 import io
 import itertools
-import json
 import math
 import re
 import textwrap
@@ -12,22 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from orbitset.files import write_atomically
+from orbitset.protocols.contract import MEASURES
 from orbitset.results.significance import is_significant
 from orbitset.run_folder import without_nan
 
 _Row = Mapping[str, Any]
-METRIC_NAMES = {
-    "accuracy": "one-shot accuracy",
-    "auc": "verification AUC",
-    "top1": "top-1 retrieval",
-    "top5": "precision among the nearest five",
-    "map": "mean average precision",
-    "eer": "equal error rate",
-    "nmi": "k-means NMI",
-    "ari": "k-means ARI",
-    "invariance": "invariance at ε = α",
-    "selectivity": "selectivity at ε = α",
-}
+_Words = Mapping[str, str]
+"""Measures in the words of a protocol"""
 _SUFFIXES = {
     "_validation": ", on validation images",
     "_swapped": ", sides swapped",
@@ -66,15 +56,19 @@ def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: (metrics.index(r["metric"]), BASELINES.get(r["method"], 2)))
 
 
-def metric_name(metric: str) -> str:
-    """
+def metric_name(metric: str, words: _Words = MEASURES) -> str:
+    """The measure in the words of its protocol.
+
     >>> metric_name("accuracy_validation")
     'one-shot accuracy, on validation images'
     """
-    for suffix, words in _SUFFIXES.items():
+    words = {**MEASURES, **words}
+    if metric in words:
+        return words[metric]
+    for suffix, how in _SUFFIXES.items():
         if metric.endswith(suffix):
-            return metric_name(metric.removesuffix(suffix)) + words
-    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+            return metric_name(metric.removesuffix(suffix), words) + how
+    return metric.replace("_", " ")
 
 
 def capitalised(text: str) -> str:
@@ -193,7 +187,7 @@ def score_cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[st
     return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
 
 
-def text_table(rows: Sequence[dict[str, Any]]) -> str:
+def text_table(rows: Sequence[dict[str, Any]], words: _Words = MEASURES) -> str:
     """A plain table for a terminal, one block per metric, no wider than a narrow window."""
     blocks = {
         metric: [(row["method"], _figures(row)) for row in block]
@@ -201,7 +195,7 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
     }
     texts = [text.replace("is bold", "is marked *") for text in about_p(rows)]
     marks = [textwrap.fill(mark, _WIDTH) for mark in (*texts, *_marks(rows))]
-    return "\n\n".join([_aligned(blocks), *marks])
+    return "\n\n".join([_aligned(blocks, words), *marks])
 
 
 def compared_with_pixels(rows: Sequence[_Row], tested_on: str | None = None) -> str | None:
@@ -233,7 +227,9 @@ def compared_with_pixels(rows: Sequence[_Row], tested_on: str | None = None) -> 
     return "; ".join([*sentences, *([f"on {tested_on}"] if tested_on else [])])
 
 
-def text_tests(tests: Sequence[_Row], rows: Sequence[dict[str, Any]]) -> str:
+def text_tests(
+    tests: Sequence[_Row], rows: Sequence[dict[str, Any]], words: _Words = MEASURES
+) -> str:
     """One method's paired tests against others for a terminal: the mean difference and each test's p.
 
     Beside them is the interval of each method's own score over its seeds (95 %), of which a test over splits
@@ -260,7 +256,7 @@ def text_tests(tests: Sequence[_Row], rows: Sequence[dict[str, Any]]) -> str:
                 cells += f"{format_p(own[name]['p_corrected']) if name in own else '':>12}"
             interval = format_interval(row.get("seeds_low"), row.get("seeds_high")) or "–"
             blocks[metric].append((row["method"], cells + f"{interval:>18}" * has_seeds))
-    return _aligned(blocks)
+    return _aligned(blocks, words)
 
 
 def tests_heading(tests: Sequence[_Row]) -> str:
@@ -276,7 +272,7 @@ def tests_heading(tests: Sequence[_Row]) -> str:
     return f"{first['method']} minus each other, paired over {over}.\np: {how}."
 
 
-def markdown_table(rows: Sequence[dict[str, Any]]) -> str:
+def markdown_table(rows: Sequence[dict[str, Any]], words: _Words = MEASURES) -> str:
     """Tables for a text such as a README, one per metric."""
     parts = []
     for metric, block in _by_metric(rows):
@@ -286,16 +282,18 @@ def markdown_table(rows: Sequence[dict[str, Any]]) -> str:
         notes = [
             part for note in (*about_p(block), *_marks(block)) for part in ("", _markdown(note))
         ]
-        parts.append("\n".join([f"**{_markdown(metric_name(metric))}**", "", *lines, *notes]))
+        parts.append(
+            "\n".join([f"**{_markdown(metric_name(metric, words))}**", "", *lines, *notes])
+        )
     return "\n\n".join(parts)
 
 
-def latex_table(rows: Sequence[dict[str, Any]]) -> str:
+def latex_table(rows: Sequence[dict[str, Any]], words: _Words = MEASURES) -> str:
     """Tables for an article that loads booktabs, one per metric."""
     parts = []
     for metric, block in _by_metric(rows):
         repeats = "; ".join(dict.fromkeys(format_repeats(row) for row in block))
-        caption = f"{metric_name(metric)}: mean ± s.d., repeated: {repeats}."
+        caption = f"{metric_name(metric, words)}: mean ± s.d., repeated: {repeats}."
         caption = " ".join([caption, *about_p(block), *_marks(block)])
         head, body = score_cells(block)
         lines = [
@@ -329,18 +327,18 @@ def _csv(columns: list[str], rows: Sequence[_Row]) -> str:
     return text.getvalue().removesuffix("\n")
 
 
-def write_tables(folder: Path, rows: Sequence[dict[str, Any]], tests: Sequence[_Row] = ()) -> None:
-    """The same rows as results.md, results.tex, results.csv and results.json; tests as tests.csv."""
+def write_tables(
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    tests: Sequence[_Row] = (),
+    words: _Words = MEASURES,
+) -> None:
+    """The rows as results.md and results.csv, tests as tests.csv."""
+    texts = {"results.md": markdown_table(rows, words), "results.csv": csv_table(rows)}
     if tests:
-        write_atomically(folder / "tests.csv", f"{_csv(list(tests[0]), tests)}\n".encode())
-    as_json = json.dumps({"rows": without_nan(rows)}, indent=2, allow_nan=False)
-    for suffix, text in (
-        ("md", markdown_table(rows)),
-        ("tex", latex_table(rows)),
-        ("csv", csv_table(rows)),
-        ("json", as_json),
-    ):
-        write_atomically(folder / f"results.{suffix}", f"{text}\n".encode())
+        texts["tests.csv"] = _csv(list(tests[0]), tests)
+    for name, text in texts.items():
+        write_atomically(folder / name, f"{text}\n".encode())
 
 
 def _marks(rows: Sequence[_Row]) -> list[str]:
@@ -365,14 +363,14 @@ def _figures(row: _Row) -> str:
     return text + (f"  p {p}{' *' if isinstance(p, Bold) else ''}" if p else "")
 
 
-def _aligned(blocks: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+def _aligned(blocks: Mapping[str, Sequence[tuple[str, str]]], words: _Words) -> str:
     """Names and texts in two columns; a name too long for its column has a line of its own."""
     pairs = [pair for block in blocks.values() for pair in block]
     room = _WIDTH - 4 - max((len(text) for _, text in pairs), default=0)
     width = max([10, *(len(name) + 1 for name, _ in pairs if len(name) <= room)])
     lines = []
     for metric, block in blocks.items():
-        lines += ["", metric_name(metric)]
+        lines += ["", metric_name(metric, words)]
         for name, text in block:
             if len(name) >= width:
                 lines += textwrap.wrap(name, _WIDTH, initial_indent="  ", subsequent_indent="  ")

@@ -5,7 +5,7 @@ compared: the same test images, labelled sets and splits, so that every test is 
 paired over the halves of their test images, observed ones over seeds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from typing import Any, Literal, get_args
@@ -50,6 +50,8 @@ class Compared:
     """What they can say, or why there are none"""
     differences: dict[str, dict[str, Any]]
     """For each setting that differs, its value in each group"""
+    words: Mapping[str, str]
+    """The measures in the words of their protocol"""
     curves: list[tuple[str, list[dict[str, Any]]]]
     """Epoch and measures of each group at its evaluations, averaged over seeds; the s.d. is over draws or, of
     observed orbits, over seeds"""
@@ -125,6 +127,7 @@ def compare(
             name: {label: _setting(config, name) for label, config in configs.items()}
             for name in _differing(list(configs.values()))
         },
+        words=protocol.measures,
         curves=[(label, mean_curve(group.runs, drawn)) for label, group in groups.items()],
         alone=alone,
     )

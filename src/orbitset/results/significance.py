@@ -18,10 +18,13 @@ from orbitset.evaluation.statistics import (
     compare_with,
     mean_interval,
 )
+from orbitset.recipes.methods import is_outside
 from orbitset.results.row import Row
 from orbitset.results.stopping import Scores
 
 _LEVEL = 0.05
+_PAPERS = ("EX", "OT", "OE")
+"""What the paper tests OJ against; p is corrected for these, whether or not all were trained"""
 
 
 def is_significant(p: float | None) -> bool:
@@ -92,6 +95,38 @@ def paired_tests(
                 }
             )
     return rows
+
+
+def planned_tests(
+    scores: Mapping[str, Scores], tested_share: float = 1.0
+) -> tuple[list[dict[str, Any]], str | None]:
+    """The tests of a study, and why there are none if so. OJ is tested against the methods that the paper
+    tests it against and against losses from outside; without OJ, the first method against every other."""
+    reference = "OJ" if "OJ" in scores else next(iter(scores))
+    others = [label for label in scores if label != reference]
+    if reference == "OJ":
+        others = [label for label in others if label in _PAPERS or is_outside(label)]
+    if not others:
+        reason = f"No test of significance: nothing was trained that {reference} is tested against."
+        return [], reason
+    num_repeats = len(scores[reference].repeats)
+    over = scores[reference].repeated
+    if num_repeats < 2:
+        return [], (
+            f"No test of significance: tests are paired over {over} and need at least two; "
+            f"{reference} has {num_repeats}."
+        )
+    tested = [label for label in others if len(scores[label].repeats) == num_repeats]
+    if not tested:
+        return [], (
+            f"No test of significance: no other method was scored on the {num_repeats} {over} of "
+            f"{reference}."
+        )
+    compared = {label: of for label, of in scores.items() if label in (reference, *tested)}
+    family = {*tested, *(_PAPERS if reference == "OJ" else ())}
+    return paired_tests(
+        reference, compared, comparisons=len(family), tested_share=tested_share
+    ), None
 
 
 def over_seeds(

@@ -12,7 +12,7 @@ from orbitset.recipes.methods import is_outside
 from orbitset.results.curves import mean_curve
 from orbitset.results.recorded import RecordedStudy, Training
 from orbitset.results.row import Row
-from orbitset.results.significance import over_seeds, paired_tests, score_row
+from orbitset.results.significance import over_seeds, planned_tests, score_row
 from orbitset.results.stopping import (
     Scores,
     about,
@@ -26,8 +26,6 @@ from orbitset.run_folder import Run
 
 SWAPPED = "_swapped"
 """After a measure's name: the stopping time was chosen on the test side and scored on the validation side"""
-_AGAINST = ("EX", "OT", "OE")
-"""What the paper tests OJ against; p is corrected for these, whether or not all were trained"""
 _PAIRS = (("OJ", "OE"), ("OJ", "EX"), ("OJ", "OT"), ("OT-STN", "OT"), ("ST-STN", "ST"))
 
 
@@ -42,6 +40,7 @@ def summarise(recorded: RecordedStudy) -> dict[str, Any]:
     rows: list[Row] = []
     tests: list[dict[str, Any]] = []
     differences: list[dict[str, Any]] = []
+    reasons: list[str | None] = []
     for measure in measures:
         rows += _baselines(baselines, measure, is_bounded=measure in protocol.measures)
         for suffix in ("", SWAPPED) if protocol.has_swapped_sides else ("",):
@@ -50,7 +49,8 @@ def summarise(recorded: RecordedStudy) -> dict[str, Any]:
                 label: _scores(recorded, label, seeds, measure, is_swapped=is_swapped)
                 for label in labels
             }
-            new_tests = _tests(scores, protocol.tested_share or 1.0)
+            new_tests, reason = planned_tests(scores, protocol.tested_share or 1.0)
+            reasons.append(reason)
             tests += [{"metric": name, **test} for test in new_tests]
             pairs = over_seeds(scores, _pairs(labels))
             differences += [{"metric": name, **pair} for pair in pairs]
@@ -63,7 +63,7 @@ def summarise(recorded: RecordedStudy) -> dict[str, Any]:
         "protocol": {"name": first[0].config.protocol, **protocol.to_json()},
         "seeds": seeds,
         "tests": tests,
-        "about_tests": protocol.about_study,
+        "about_tests": protocol.about_study if tests else reasons[0],
         "over_seeds": differences,
         "ratios": _ratios(recorded),
         "curves": _curves(recorded, seeds, measures),
@@ -140,23 +140,6 @@ def _unfinished(recorded: RecordedStudy, seeds: list[int]) -> str | None:
         if done < len(lines):
             parts.append(f"{done} of {len(lines)} {what}")
     return f"unfinished: {'; '.join(parts)}" if parts else None
-
-
-def _tests(scores: Mapping[str, Scores], tested_share: float) -> list[dict[str, Any]]:
-    """OJ against those of the paper's comparison, and losses from outside, that were scored on as many
-    splits."""
-    if "OJ" not in scores:
-        return []
-    splits = len(scores["OJ"].by_split)
-    compared = {
-        label: scored
-        for label, scored in scores.items()
-        if (label in ("OJ", *_AGAINST) or is_outside(label)) and len(scored.by_split) == splits > 1
-    }
-    if len(compared) < 2:
-        return []
-    comparisons = len({*_AGAINST, *compared} - {"OJ"})
-    return paired_tests("OJ", compared, comparisons=comparisons, tested_share=tested_share)
 
 
 def _baselines(runs: Sequence[Training], measure: str, *, is_bounded: bool) -> list[Row]:

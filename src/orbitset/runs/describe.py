@@ -58,6 +58,7 @@ def describe_model(
             commit=environment["commit"],
             versions=environment["versions"],
             scores=_means(rows, config.method, measures),
+            measures=dict(protocol.about.measures),
             baselines=_means(rows, "pixels", measures),
             precision=precision_of(config, model),
         ),
