@@ -14,7 +14,7 @@ from orbitset.cli.main import command_names
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.faces import PAPER, Split
 from orbitset.recipes.real_faces import PIE32, POINTING04
-from orbitset.recipes.reproduce import StudyOptions, study_of
+from orbitset.recipes.reproduce import study_of
 from orbitset.recipes.study import Study
 from orbitset.report.tables import Bold, format_p, format_paper, format_value, ordered
 from orbitset.results.recorded import RecordedStudy, read_recorded
@@ -216,7 +216,7 @@ def _changed_since(name: str, study: Study) -> list[str]:
 def _as_now(name: str, study: Study) -> dict[str, Experiment]:
     """What the command would train; of photographs, whose manifests may be missing, on recorded splits."""
     if name not in PHOTOGRAPHS:
-        return {line.name: line.config for line in study_of(name, StudyOptions()).lines}
+        return {line.name: line.config for line in study_of(name).lines}
     found: dict[str, Experiment] = {}
     for line in study.lines:
         config = line.config

@@ -84,7 +84,7 @@ def reproduce(
     Example: orbitset reproduce affine-mnist --epochs 0.002 --test-images 2000 --seeds 2
     """
     from orbitset.errors import check_choice
-    from orbitset.recipes.reproduce import EXPERIMENTS, StudyOptions, study_of
+    from orbitset.recipes.reproduce import EXPERIMENTS, study_of
     from orbitset.recipes.study import with_changes
     from orbitset.report import write_report
     from orbitset.results.recorded import read_recorded
@@ -96,22 +96,23 @@ def reproduce(
     check_flags(resume, overwrite)
     check_choice("experiment", name, EXPERIMENTS)
     run = Run(out or Path("runs") / f"reproduce-{name}")
-    options = StudyOptions(
-        methods=listed(methods),
-        epochs=epochs,
-        images=images,
-        seeds=seeds,
-        test_images=test_images,
-        extras=extras,
-        root=root,
-        is_small=is_small,
-        crops=None if crops is None else str(crops.resolve()),
-        on_problem=on_problem,
-    )
-    if resume and run.exists and not (options.chosen or settings or measures):
+    options = {
+        "methods": listed(methods),
+        "epochs": epochs,
+        "images": images,
+        "seeds": seeds,
+        "test_images": test_images,
+        "extras": extras,
+        "root": root,
+        "is_small": is_small,
+        "crops": None if crops is None else str(crops.resolve()),
+        "on_problem": on_problem,
+    }
+    options = {option: value for option, value in options.items() if value is not None}
+    if resume and run.exists and not (options or settings or measures):
         study = begun(name, run)
     else:
-        study = with_changes(study_of(name, options), settings or (), measures or ())
+        study = with_changes(study_of(name, **options), settings or (), measures or ())
     with interruptible(run):
         run_study(
             study,
@@ -135,7 +136,7 @@ def reproduce(
 def begun(name: str, run: "Run") -> "Study":
     """The study in a folder, to be gone on with as it was started."""
     from orbitset.errors import ConfigError, DataError, RunError
-    from orbitset.recipes.reproduce import StudyOptions, study_of
+    from orbitset.recipes.reproduce import study_of
     from orbitset.recipes.study import changed, extends
     from orbitset.results.recorded import stored_study
 
@@ -148,7 +149,7 @@ def begun(name: str, run: "Run") -> "Study":
     if study.cut_down is None:
         # to say what changed it may need options, or data, that were not given again
         with contextlib.suppress(ConfigError, DataError):
-            now = study_of(name, StudyOptions())
+            now = study_of(name)
             if extends(now, study):
                 return now
             if now.describe() != study.describe():
