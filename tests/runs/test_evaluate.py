@@ -72,6 +72,8 @@ def test_images_that_have_changed_are_said_and_not_trained_on(face_manifest, tmp
     said = []
     evaluate_run(run, say=said.append)
     assert not any("warning" in text or "left out" in text for text in said)
+    precisions = ("float32", "bfloat16")
+    assert said[-1] in [f"scores were taken with the network in {name}" for name in precisions]
     lines = (folder / "faces.csv").read_text().splitlines()
     (folder / lines[-1].split(",")[0]).write_bytes(b"")
     evaluate_run(run, say=said.append)

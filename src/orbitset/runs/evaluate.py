@@ -26,9 +26,9 @@ def evaluate_run(
         say(f"warning: {change}; the scores below are of the images as they are now")
     if images.left_out:
         say(f"left out: {named(images.left_out)}")
-    say(f"scores are taken with the network in {precision_of(config, model)}")
     encode = judge.encoding(model)
     scores = judge.protocol.evaluate_anew(encode, numbers or Numbers(), say)
     if judge.measures:
         scores |= measured(judge.protocol.held_out(encode), judge.measures)
+    say(f"scores were taken with the network in {precision_of(config, model)}")
     return [Row.of(config.method, metric, score).to_json() for metric, score in scores.items()]
