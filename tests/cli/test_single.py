@@ -128,7 +128,7 @@ def test_shards_are_checked_trained_on_and_embedded(orbitset, fails, face_manife
     shards, run = tmp_path / "faces-{00..03}.tar", tmp_path / "run"
     sheet = tmp_path / "orbits.html"
     done = orbitset("data", "check", shards, *DESCRIBED[:4], "--sheet", sheet)
-    assert done.returncode == 1 and "orbits: 48 with 3 to 3 members" in done.stdout
+    assert done.returncode == 1 and "48 orbits with 3 members each" in done.stdout
     assert "problem: row 145: faces-03.tar is empty: it has 0 bytes" in done.stdout
     assert sheet.read_text().count("<img") == 24 and "0000.png" in sheet.read_text()
     split = ["--split", "session=1,2/3/4"]

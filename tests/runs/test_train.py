@@ -582,7 +582,7 @@ def test_a_loss_that_fails_on_the_first_batch_leaves_no_folder(tmp_path, monkeyp
     monkeypatch.setenv("ORBITSET_TRUST", "bad_losses")
     request = Request(source="affine-digits", method=f"bad_losses:{loss}", settings=tuple(SMALL))
     with pytest.raises((ConfigError, ZeroDivisionError), match=error):
-        train(compose_config(request), Run(tmp_path / "run"))
+        train(compose(request).config, Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
