@@ -105,7 +105,7 @@ def test_overwriting_removes_what_the_run_wrote_and_keeps_what_it_did_not(tmp_pa
     for name in ("checkpoint", "figures"):
         (run / name).mkdir()
     (run / "checkpoint" / "latest.safetensors").write_text("old")
-    (run / "figures" / "purity.png").write_text("old")  # of a user's own measure
+    run.write_figures({"purity.png": b"old"})  # of a user's own measure
     run.create({"name": "new", "method": "OJ"}, overwrite=True)
     assert sorted(p.name for p in run.path.iterdir()) == ["config.json", "notes.txt"]
     assert run.config == {"name": "new", "method": "OJ"}

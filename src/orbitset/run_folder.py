@@ -19,9 +19,8 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +38,7 @@ _NAMING = ("method", "methods", "protocol", "measures", "data", "backbone")
 _WRITTEN = (
     "results.json",
     PACKED,
-    "checkpoint",
+    *(f"checkpoint/{name}.safetensors" for name in ("latest", "previous", "new")),
     "metrics.jsonl",
     "timing.jsonl",
     "arrays.npz",
@@ -47,12 +46,14 @@ _WRITTEN = (
     "model-card.md",
     "model.safetensors",
     "left_out.json",
-    "figures",
-    "tables",
+    *(f"tables/results.{suffix}" for suffix in ("md", "tex", "csv", "json")),
+    "tables/tests.csv",
     "report.html",
     "environment.json",
 )
 """In the order of their removal: first what makes a folder look like a run to resume"""
+_FIGURES = "figures/.written"
+"""The names of the figures that were written, a line each: beside them may lie those of others"""
 _RECORDED = ("results.json", "metrics.jsonl", "arrays.npz", "environment.json")
 
 
@@ -264,23 +265,34 @@ class Run:
         text = "".join(json.dumps(record) + "\n" for record in records)
         write_atomically(self / name, text.encode())
 
+    def write_figures(self, figures: Mapping[str, bytes]) -> None:
+        """Write figures by their names, which are noted first, so that `clear` knows them."""
+        if figures:
+            names = dict.fromkeys([*self._figure_names(), *figures])
+            write_atomically(self / _FIGURES, "".join(f"{name}\n" for name in names).encode())
+        for name, content in figures.items():
+            write_atomically(self / "figures" / name, content)
+
     def clear(self) -> None:
-        """Remove what a run wrote, except its configuration. Other files stay, unless they lie in its folders
-        of figures, tables and checkpoints."""
-        for name in _WRITTEN:
-            self._remove(name)
+        """Remove what a run wrote, except its configuration; files of others stay."""
+        figures = [f"figures/{name}" for name in self._figure_names()]
+        self._remove([*_WRITTEN, *figures, _FIGURES])
 
     def remove_checkpoint(self) -> None:
         """Remove the checkpoints, each of which is at least three times as large as the weights."""
-        self._remove("checkpoint")
+        self._remove([name for name in _WRITTEN if name.startswith("checkpoint/")])
 
-    def _remove(self, name: str) -> None:
-        path = self / name
-        if path.is_dir():
-            if not path.is_symlink():
-                shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    def _figure_names(self) -> list[str]:
+        path = self / _FIGURES
+        names = path.read_text().splitlines() if path.is_file() else []
+        return [name for name in names if Path(name).name == name]
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            (self / name).unlink(missing_ok=True)
+        for folder in (self / "checkpoint", self / "figures", self / "tables"):
+            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def _modules_of(content: Any, key: str = "") -> Iterator[str]:

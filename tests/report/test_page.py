@@ -36,7 +36,7 @@ def test_page_is_self_contained_and_shows_every_part(run):
         assert text in page
     for text in ("ε-invariant", "Configuration and environment", "5 draws"):
         assert text in page
-    names = {path.stem for path in (run / "figures").iterdir()}
+    names = {path.stem for path in (run / "figures").glob("*.png")}
     assert names == {"accuracy", "rectified", "orbits", "invariance-OJ", "tsne"}
 
 

@@ -102,8 +102,7 @@ def write_report(run: Run, results: dict[str, Any] | None = None) -> Path:
     if results is not None:
         run.write_json("results.json", results)
     write_tables(run / "tables", content["rows"], content.get("tests", []), page.protocol.measures)
-    for name, content in page.figures.files.items():
-        write_atomically(run / "figures" / name, content)
+    run.write_figures(page.figures.files)
     path = run / "report.html"
     write_atomically(path, text.encode())
     return path
