@@ -124,7 +124,9 @@ def described_error(error: BaseException) -> str:
     place, trace = "", user_traceback(error)
     while trace is not None:
         if _is_trusted(str(trace.tb_frame.f_globals.get("__name__"))):
-            file = os.path.relpath(trace.tb_frame.f_code.co_filename)
+            file = Path(trace.tb_frame.f_code.co_filename).absolute()
+            if file.is_relative_to(Path.cwd()):
+                file = file.relative_to(Path.cwd())
             place = f" ({file}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return f"{type(error).__name__}: {error}{place}"
