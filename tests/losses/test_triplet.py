@@ -259,3 +259,7 @@ def test_random_mining_draws_by_the_seed(rng):
     mined = mine(distance_matrix(codes), orbits, "semihard-random", margin=9.0, generator=generator)
     expected = triplet_terms(codes, mined.triplets, margin=9.0, valid=mined.valid)
     torch.testing.assert_close(found, expected)
+
+
+def test_loss_and_miner_have_the_margin_of_facenet_by_default():
+    assert TripletLoss().margin == TripletMiner().margin == 0.2
