@@ -86,14 +86,14 @@ def _host_state(parts: Collection[nn.Module]) -> list[Any]:
     numpys: Any = np.random.get_state()
     state: list[Any] = [random.getstate(), hash(numpys[1].tobytes()), numpys[2]]
     state.append(_hashed(torch.get_rng_state()))
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     waiting: list[Any] = list(parts)
-    while waiting and len(seen) < _MOST_VALUES:
+    while waiting and len(visited_ids) < _MOST_VALUES:
         value = waiting.pop()
         if isinstance(value, int | float | complex | str | bytes | None):
             state.append(value)
-        elif id(value) not in seen:
-            seen.add(id(value))
+        elif id(value) not in visited_ids:
+            visited_ids.add(id(value))
             waiting += _within(value, state)
     return state
 

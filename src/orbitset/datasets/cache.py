@@ -91,7 +91,7 @@ def cached_pixels(key: Key | None, write: Write) -> tuple[np.ndarray, Any]:
         try:
             key.path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_lock(key.path.name))
-        except (OSError, NotImplementedError):  # such as a folder that is read-only
+        except (OSError, NotImplementedError):  # read-only, or a disk without locks
             return _in_memory(write)
         if stored := _stored(key.path):  # by another process meanwhile
             return stored
@@ -131,7 +131,7 @@ def remove_parts() -> None:
                 with _lock(part.name.split(".")[1]).acquire(timeout=0):
                     part.unlink(missing_ok=True)
             except (Timeout, OSError, NotImplementedError):
-                continue  # it is being written, or nothing can be removed
+                continue  # it is being written, or the disk is read-only or has no locks
 
 
 def _stored(path: Path) -> tuple[np.ndarray, Any] | None:

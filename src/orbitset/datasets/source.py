@@ -4,6 +4,7 @@ It gives one of a few small classes, which looked at the disk once and are hande
 its images are loaded, with factors or as single images, and how they are checked.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -77,16 +78,16 @@ class Source:
 
 
 @dataclass(frozen=True)
-class TableSource(Source):
+class TableSource(Source, ABC):
     """Images that a table names with their factors."""
 
     usual_orbit: ClassVar[tuple[str, ...] | None] = None
     """The factors that members of an orbit share, where they are known"""
     usual_target: ClassVar[str | None] = None
 
+    @abstractmethod
     def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
         """The images that can be used, all of which have these factors."""
-        raise NotImplementedError
 
     def other_files(self) -> dict[str, Sequence[str]]:
         """Files that are missing, and files that are no images or not used."""

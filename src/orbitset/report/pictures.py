@@ -75,7 +75,7 @@ def _rectified(arrays: Mapping[str, Arrays], shown_in: Figures) -> list[Block]:
     if len(decoded) > 1:
         figure = figures.image_columns(_cut([*inputs, *decoded]))
         names = " and ".join(label for label, _ in decoded)
-        caption = f"The canonical image, the one shown, and what {names} decode from it."
+        caption = f"The canonical image, the input image, and what {names} decode from it."
         sections += [blocks.heading("Decoded"), shown_in.show("decoded", figure, caption)]
     return sections
 
