@@ -197,11 +197,16 @@ def test_images_that_are_not_floats_are_refused(dtype):
         make_model().rectify(torch.zeros(4, 1, 16, 16, dtype=dtype))
 
 
-@pytest.mark.parametrize(("size_px", "channels"), [(18, (4, 8)), (28, (2, 2, 2)), (7, (2,))])
-def test_a_size_that_cannot_be_halved_is_refused(size_px, channels):
+@pytest.mark.parametrize(
+    ("size_px", "channels", "near_px"),
+    [(18, (4, 8), 16), (28, (2, 2, 2), 32), (7, (2,), 8), (100, (2, 2, 2, 2), 96)],
+)
+def test_a_size_that_cannot_be_halved_is_refused_with_one_that_can(size_px, channels, near_px):
     text = f"images of {size_px} px cannot be halved {len(channels)} times"
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(ConfigError, match=text) as refused:
         make_model(size_px=size_px, channels=channels)
+    assert f"--set orbits.size_px={near_px}" in refused.value.hint
+    make_model(size_px=near_px, channels=channels)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_the_papers_orbits_of_33_are_shown_once_an_epoch_whatever_k(shown, sizes
 def test_a_pass_visits_every_orbit_once(chosen, pass_):
     num, members, per_batch, shown, seed = chosen
     batches = make_batches(num, members, per_batch, shown, seed)
-    per_pass = batches.batches_per_epoch // batches._passes.count
+    per_pass = batches.batches_per_round // batches._passes.count
     visited = [batches.indices(pass_ * per_pass + i)[0] for i in range(per_pass)]
     assert sorted(torch.cat(visited).tolist()) == list(range(num))
 
@@ -101,7 +101,7 @@ def test_a_pass_visits_every_orbit_once(chosen, pass_):
 def test_consecutive_passes_show_members_not_yet_shown_while_enough_are_left(chosen):
     num, members, per_batch, shown, seed = chosen
     batches = make_batches(num, members, per_batch, shown, seed)
-    pairs = shown_by(batches, 0, batches.batches_per_epoch)
+    pairs = shown_by(batches, 0, batches.batches_per_round)
     assert len(set(pairs)) == len(pairs) == num * members
 
 
@@ -120,7 +120,7 @@ def test_batch_sizes_of_a_pass_differ_by_at_most_one_orbit(chosen):
     batches = make_batches(num, members, per_batch, shown, seed)
     sizes = [
         len(batches.indices(i)[0])
-        for i in range(batches.batches_per_epoch // batches._passes.count)
+        for i in range(batches.batches_per_round // batches._passes.count)
     ]
     assert max(sizes) - min(sizes) <= 1
     if min(num, per_batch) > 1:

@@ -68,29 +68,29 @@ def test_a_batch_shows_members_of_its_orbits_with_their_targets(weighting, sizes
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=2, max_size=7), seed=st.integers(0, 3))
-def test_weighted_per_image_an_epoch_shows_images_equally_often(sizes, seed):
+def test_weighted_per_image_a_round_shows_images_equally_often(sizes, seed):
     orbits, orbit_N = some_orbits(tuple(sizes))
     batches = batches_of(
         orbits, members_per_batch=1, orbits_per_batch=1, weighting="image", seed=seed
     )
-    shown = torch.cat([grey(batches.batch(i).images) for i in range(batches.batches_per_epoch)])
+    shown = torch.cat([grey(batches.batch(i).images) for i in range(batches.batches_per_round)])
     assert shown.bincount(minlength=len(orbit_N)).tolist() == [1] * len(orbit_N)
-    assert batches.images_before(batches.batches_per_epoch) == len(orbit_N)
+    assert batches.images_before(batches.batches_per_round) == len(orbit_N)
 
 
-def test_weighted_per_orbit_large_orbits_show_a_new_part_in_every_epoch():
+def test_weighted_per_orbit_large_orbits_show_a_new_part_in_every_round():
     orbits, orbit_N = some_orbits((20, 4, 4))
     batches = batches_of(orbits)
 
-    def of_large(epoch):
-        start = epoch * batches.batches_per_epoch
-        shown = [batches.batch(start + i) for i in range(batches.batches_per_epoch)]
+    def of_large(number):
+        start = number * batches.batches_per_round
+        shown = [batches.batch(start + i) for i in range(batches.batches_per_round)]
         images = torch.cat([batch.images[batch.orbits == 0] for batch in shown])
         return set(grey(images).tolist())
 
-    assert batches.images_per_epoch == 3 * 4
-    assert [len(of_large(epoch)) for epoch in range(3)] == [4, 4, 4]
-    assert len(set.union(*(of_large(epoch) for epoch in range(12)))) > 15
+    assert batches.images_before(batches.batches_per_round) == 3 * 4
+    assert [len(of_large(number)) for number in range(3)] == [4, 4, 4]
+    assert len(set.union(*(of_large(number) for number in range(12)))) > 15
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (3, 1, 4)])
@@ -109,10 +109,24 @@ def test_streamed_images_give_the_same_batches_in_any_order(sizes):
 def test_positions_count_images():
     batches = batches_of(some_orbits((9, 1, 4, 2))[0], weighting="image")
     before = 0
-    for index in range(3 * batches.batches_per_epoch):
+    for index in range(3 * batches.batches_per_round):
         assert batches.images_before(index) == before
         before += len(batches.batch(index).images)
-    assert batches.position_at(2.0) == 2 * batches.batches_per_epoch
+
+
+@pytest.mark.parametrize("weighting", ["orbit", "image"])
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=2, max_size=7).filter(lambda s: max(s) > 1),
+    tenths=st.integers(0, 60),
+)
+def test_an_epoch_shows_as_many_images_as_there_are(weighting, sizes, tenths):
+    batches = batches_of(some_orbits(tuple(sizes))[0], weighting=weighting)
+    position, largest = batches.position_at(tenths / 10), 0
+    for index in range(position):
+        largest = max(largest, len(batches.batch(index).images))
+    assert 0 <= batches.images_before(position) - tenths / 10 * sum(sizes) < max(largest, 1)
+    batches.position = position
+    assert batches.epoch == pytest.approx(batches.images_before(position) / sum(sizes))
 
 
 def test_orbits_are_read_off_their_factors():
@@ -164,14 +178,14 @@ def test_more_members_than_any_orbit_has_are_refused():
         batches_of(some_orbits()[0], members_per_batch=5)
 
 
-def test_a_few_missing_members_change_neither_the_batches_nor_the_epoch():
+def test_a_few_missing_members_do_not_change_the_batches():
     whole, holed = (
         batches_of(some_orbits(sizes)[0], members_per_batch=4)
         for sizes in ((13, 13, 13, 13), (13, 12, 13, 13))
     )
-    assert whole.images_per_epoch == holed.images_per_epoch == 52
+    assert (whole.images_per_epoch, holed.images_per_epoch) == (52, 51)
     shapes = [
-        [len(batches.batch(index).images) for index in range(batches.batches_per_epoch)]
+        [len(batches.batch(index).images) for index in range(batches.batches_per_round)]
         for batches in (whole, holed)
     ]
     assert shapes[0] == shapes[1]

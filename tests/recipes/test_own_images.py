@@ -39,6 +39,7 @@ def test_what_is_not_said_is_read_off_the_table(face_manifest):
     said = described_in_words(config)
     assert "an orbit shares person, session, light; its target is view=front" in said
     assert "16 px, grey; batches of 24 orbits x 3 members" in said
+    assert described(face_manifest).observed.canonical == "medoid"
     config = described(face_manifest, canonical="view=front", settings=["orbits.size_px=null"])
     assert "the images' own size, grey" in described_in_words(config)
 

@@ -99,10 +99,13 @@ class RectifyingEncoder(nn.Module):
         check_choice("unpooling", unpooling, get_args(Unpooling))
         if pool not in (2, 4):
             raise ConfigError(f"pool is {pool}; choose 2 or 4")
-        if size_px % (1 << len(channels)):
+        step_px = 1 << len(channels)
+        if size_px % step_px:
+            near_px = max(1, round(size_px / step_px)) * step_px
             raise ConfigError(
                 f"images of {size_px} px cannot be halved {len(channels)} times; "
-                f"choose a canvas that is a multiple of {1 << len(channels)} px, or fewer channels"
+                f"choose a size that is a multiple of {step_px} px, or fewer encoder.channels",
+                hint=f"--set orbits.size_px={near_px}, or orbits.canvas_px={near_px} for computed orbits",
             )
         self.in_channels, self.size_px, self.code_size = in_channels, size_px, code_size
         self.contrast = build_contrast(contrast, size_px)

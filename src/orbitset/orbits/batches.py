@@ -1,8 +1,12 @@
 """Batches of P orbits x K members. Batch i is a pure function of the seed and i, so resuming is counting.
 
-An epoch consists of passes (`epochs.py`); a pass visits orbits in a new order, with members not shown before.
-The sizes of a pass's batches differ by at most one orbit, and no batch has a single orbit unless
-`orbits_per_batch` is 1. If orbits have one size, as computed ones do, an epoch shows every member once.
+Batches come in rounds. A round consists of passes (`passes.py`); a pass visits orbits in a new order, with
+members not shown before. The sizes of a pass's batches differ by at most one orbit, and no batch has a single
+orbit unless `orbits_per_batch` is 1.
+
+An epoch shows as many images as there are. If orbits have one size, as computed ones do, a round is an epoch,
+which shows every member once. Otherwise small orbits repeat their members, and a round may be longer or
+shorter than an epoch.
 
 Shapes: N orbits, M members per orbit, B = P*K images in a batch.
 """
@@ -20,7 +24,7 @@ import torch
 from torch import Tensor
 
 from orbitset.errors import ConfigError, check_choice
-from orbitset.orbits.epochs import EqualPasses, ProportionalPasses, Weighting
+from orbitset.orbits.passes import EqualPasses, ProportionalPasses, Weighting
 from orbitset.seeds import stable_seed, stream
 
 _AHEAD = 4
@@ -99,7 +103,7 @@ class OrbitBatches:
         seed: int = 0,
         position: int = 0,
     ) -> None:
-        """If orbits have many sizes, `weighting` says what an epoch shows equally often: orbits, or images.
+        """If orbits have many sizes, `weighting` says what is shown equally often: orbits, or images.
 
         With a value for each orbit in `alike_N`, a batch has `alike_values` equal parts, each of orbits that
         share a value and cannot be told apart by it, except where one value ends and the next begins.
@@ -149,6 +153,10 @@ class OrbitBatches:
         self._batches_before = [0, *itertools.accumulate(self._batches)]
         images = (count * self._passes.width(number) for number, count in enumerate(visited))
         self._images_before = [0, *itertools.accumulate(images)]
+        self._images_per_round = self._images_before[-1]
+        self.images_per_epoch = (
+            self._images_per_round if self._size_N is None else int(self._size_N.sum())
+        )
         self._alike_N = None if alike_N is None else alike_N.cpu()
         self._alike_values = alike_values
         self._shuffled: tuple[int, Tensor] | None = None
@@ -161,11 +169,7 @@ class OrbitBatches:
             yield self.batch(self.position - 1)
 
     @property
-    def images_per_epoch(self) -> int:
-        return self._images_before[-1]
-
-    @property
-    def batches_per_epoch(self) -> int:
+    def batches_per_round(self) -> int:
         return self._batches_before[-1]
 
     @property
@@ -175,16 +179,16 @@ class OrbitBatches:
 
     def images_before(self, position: int) -> int:
         """How many images the batches 0 to position - 1 hold together."""
-        epochs, number, index = self._place(position)
+        rounds, number, index = self._place(position)
         within = self._orbits_before(number, index) * self._passes.width(number)
-        return epochs * self.images_per_epoch + self._images_before[number] + within
+        return rounds * self._images_per_round + self._images_before[number] + within
 
     def position_at(self, epochs: float) -> int:
         """The first position by which at least this many epochs have been shown."""
         if not 0 <= epochs < math.inf:
             raise ConfigError(f"epochs is {epochs}; give a number of at least 0")
         images = math.ceil(round(epochs * self.images_per_epoch, 6))
-        positions = range(self.batches_per_epoch * (math.floor(epochs) + 1))
+        positions = range(self.batches_per_round * (images // self._images_per_round + 1))
         return bisect.bisect_left(positions, images, key=self.images_before)
 
     def batch(self, index: int) -> Batch:
@@ -228,23 +232,23 @@ class OrbitBatches:
 
     def indices(self, index: int) -> tuple[Tensor, Tensor]:
         """The orbits (P,) and their members (P, K) in batch number `index`."""
-        epoch, number, index_in_pass = self._place(index)
+        round_number, number, index_in_pass = self._place(index)
         first = self._orbits_before(number, index_in_pass)
         last = self._orbits_before(number, index_in_pass + 1)
-        orbit_P = self._pass_order(epoch, number)[first:last]
-        return orbit_P, self._members(epoch, orbit_P, self._passes.slots(number, orbit_P))
+        orbit_P = self._pass_order(round_number, number)[first:last]
+        return orbit_P, self._members(round_number, orbit_P, self._passes.slots(number, orbit_P))
 
     def _place(self, index: int) -> tuple[int, int, int]:
-        """The epoch of a batch, its pass in the epoch, and its place in the pass."""
-        epoch, within = divmod(index, self.batches_per_epoch)
+        """The round of a batch, its pass in the round, and its place in the pass."""
+        round_number, within = divmod(index, self.batches_per_round)
         number = bisect.bisect_right(self._batches_before, within) - 1
-        return epoch, number, within - self._batches_before[number]
+        return round_number, number, within - self._batches_before[number]
 
     def _orbits_before(self, number: int, index_in_pass: int) -> int:
         return index_in_pass * self._passes.num_visited(number) // self._batches[number]
 
-    def _pass_order(self, epoch: int, number: int) -> Tensor:
-        passed = epoch * self._passes.count + number
+    def _pass_order(self, round_number: int, number: int) -> Tensor:
+        passed = round_number * self._passes.count + number
         if self._order is None or self._order[0] != passed:
             visited = self._passes.visited(number)
             generator = stream("order", self.seed, passed)
@@ -259,24 +263,24 @@ class OrbitBatches:
             self._order = (passed, self._where_chosen(order))
         return self._order[1]
 
-    def _members(self, epoch: int, orbit_P: Tensor, slot_PK: Tensor) -> Tensor:
-        """The members in the slots of the orbits, after shuffling for the epoch."""
+    def _members(self, round_number: int, orbit_P: Tensor, slot_PK: Tensor) -> Tensor:
+        """The members in the slots of the orbits, after shuffling for the round."""
         if self._size_N is None:
-            return self._shuffled_members(epoch)[orbit_P[:, None], slot_PK]
+            return self._shuffled_members(round_number)[orbit_P[:, None], slot_PK]
         first_N = self._size_N.cumsum(0) - self._size_N
         within = slot_PK % self._size_N[orbit_P, None]
-        return self._shuffled_members(epoch)[first_N[orbit_P, None] + within]
+        return self._shuffled_members(round_number)[first_N[orbit_P, None] + within]
 
-    def _shuffled_members(self, epoch: int) -> Tensor:
+    def _shuffled_members(self, round_number: int) -> Tensor:
         """Each orbit's members in a new order: a row per orbit, or end to end if they have many sizes."""
-        if self._shuffled is None or self._shuffled[0] != epoch:
-            generator = stream("members", self.seed, epoch)
+        if self._shuffled is None or self._shuffled[0] != round_number:
+            generator = stream("members", self.seed, round_number)
             if self._size_N is None:
                 keys = torch.rand(len(self.orbits), self.orbits.num_members, generator=generator)
                 order = self._where_chosen(keys).argsort(dim=1, stable=True)
             else:
                 order = self._where_chosen(_shuffled(self._size_N.cpu(), generator))
-            self._shuffled = (epoch, order)
+            self._shuffled = (round_number, order)
         return self._shuffled[1]
 
     def _where_chosen(self, drawn: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from orbitset.config import bounded, check_fields
 from orbitset.errors import ConfigError, DataError, check_choice
-from orbitset.orbits.epochs import Weighting
+from orbitset.orbits.passes import Weighting
 
 OnProblem = Literal["stop", "skip"]
 Chosen = Literal["first", "middle", "medoid"]
@@ -43,7 +43,7 @@ class ObservedConfig:
     """The part of each image to use: a CSV of boxes (path, left, top, right, bottom), or a folder of
     landmarks"""
     weighting: Weighting = "orbit"
-    """What an epoch shows equally often if orbits have many sizes: orbits, or images"""
+    """What is shown equally often if orbits have many sizes: orbits, or images"""
     alike: str | None = None
     """A factor of the orbits that orbits of a batch share, so that it does not tell them apart"""
     alike_values: int = bounded(1, at_least=1)

@@ -12,7 +12,7 @@ import torch
 from orbitset.config import with_settings
 from orbitset.datasets.decode import fitting_size, is_coloured
 from orbitset.datasets.segments import VideoConfig
-from orbitset.datasets.source import Folder, Outside, Source, TableSource
+from orbitset.datasets.source import Outside, Source, TableSource
 from orbitset.datasets.table import ImageTable, OnProblem, Problem, named, stop_if_any
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
@@ -101,7 +101,7 @@ def observed_images(
     table.require([label, *([options.classes] if options.classes else [])])
     orbits = ObservedConfig(
         orbit=tuple(orbit),
-        canonical=options.canonical or ("medoid" if isinstance(source, Folder) else None),
+        canonical=options.canonical or "medoid",
         label=label,
         classes=options.classes,
         size_px=fitting_size(table),

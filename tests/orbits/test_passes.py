@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbitset.orbits.epochs import EqualPasses, ProportionalPasses
+from orbitset.orbits.passes import EqualPasses, ProportionalPasses
 
 sizes = st.lists(st.integers(1, 40), min_size=2, max_size=30).map(torch.tensor)
 
@@ -76,7 +76,7 @@ def test_one_large_orbit_does_not_leave_passes_without_others():
     )  # 11 * 8 orbits are the 11 visits of the large one and 80 of the others
 
 
-def test_visits_are_spread_over_the_epoch():
+def test_visits_are_spread_over_the_round():
     passes = proportional(torch.tensor([8] * 50 + [80] * 50), members=4, orbits=2)
     counts = [passes.num_visited(number) for number in range(passes.count)]
     assert passes.count == 20

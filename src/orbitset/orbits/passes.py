@@ -1,15 +1,15 @@
-"""Divides an epoch into passes: which orbits each pass visits, and with which of their members.
+"""Divides a round into passes: which orbits each pass visits, and with which of their members.
 
-The members of an orbit are shuffled for an epoch and laid out in *slots*; a visit shows a range of slots.
+The members of an orbit are shuffled for a round and laid out in *slots*; a visit shows a range of slots.
 
 Orbits of one size M are visited in every pass. The lengths of the ranges differ by at most one and are as
 near to K as possible: 33 members with K = 4 make seven ranges of 4 and one of 5. With K > 1 every range holds
 a pair.
 
-If orbits have many sizes, a smaller one repeats its members, and an epoch shows a random part of a larger
+If orbits have many sizes, a smaller one repeats its members, and a round shows a random part of a larger
 one. Weighted per *orbit*, all are visited equally often, as if each had the median size. Weighted per
 *image*, K members are shown at a time, and each orbit is visited in proportion to its size, spread over the
-epoch, but only so often that every pass has enough orbits for a batch.
+round, but only so often that every pass has enough orbits for a batch.
 
 Shapes: N orbits, P of them in a batch, K members of each.
 """
