@@ -41,6 +41,7 @@ _WRITTEN = (
     *(f"checkpoint/{name}.safetensors" for name in ("latest", "previous", "new")),
     "metrics.jsonl",
     "timing.jsonl",
+    "notes.jsonl",
     "arrays.npz",
     "model.json",
     "model-card.md",

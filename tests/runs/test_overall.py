@@ -55,3 +55,14 @@ def test_everything_else_is_passed_on():
     assert [call[0] for call in heard.calls] == ["start", "update", "pause", "stop"]
     assert heard.calls[0] == ("start", "1/1 OJ", 10, 3)
     assert heard.notes[-1] == "hello"
+
+
+def test_a_note_that_differs_only_in_its_numbers_is_said_once():
+    heard = Heard()
+    overall = Overall(heard, [1.0, 1.0])
+    for seed in (0, 1):
+        overall.note(f"OJ, seed {seed}: note: rectify is {seed + 2}e+04 times discriminate")
+    overall.note("OE, seed 0: note: rectify is 3e+04 times discriminate")
+    overall.note("OJ trial 1 counts as 0")
+    overall.note("OJ trial 2 counts as 0")
+    assert len(heard.notes) == 4

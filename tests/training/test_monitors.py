@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from orbitset.errors import TrainingError
-from orbitset.training.monitors import Monitor, code_spread, collapse_warning, effective_rank
+from orbitset.training.monitors import Monitor, code_spread, effective_rank
 
 
 def test_monitor_names_the_first_bad_step_and_the_part_rather_than_the_sum():
@@ -59,8 +59,6 @@ def _watch(monitor, values):
 def test_code_spread_is_small_for_nearly_equal_codes_far_from_the_origin():
     codes = 100 + 0.01 * torch.randn(64, 8)
     assert code_spread(codes) < 1e-6
-    assert collapse_warning({"spread": float(code_spread(codes))}) is not None
-    assert collapse_warning({"spread": 0.5}) is None
 
 
 def test_batch_norm_hides_a_collapse_from_the_spread_but_not_from_the_rank():
@@ -71,7 +69,7 @@ def test_batch_norm_hides_a_collapse_from_the_spread_but_not_from_the_rank():
     monitor.count(normed)
     means = monitor.flush()
     assert means["spread"] > 0.9
-    assert "collapsed to nearly a line" in collapse_warning(means)
+    assert means["rank"] < 1.1
 
 
 def test_effective_rank_counts_directions():

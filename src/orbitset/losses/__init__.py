@@ -12,6 +12,7 @@ from orbitset.losses.methods import (
     as_objective,
 )
 from orbitset.losses.mining import Mined, Triplets, mine
+from orbitset.losses.terms import Term
 from orbitset.losses.triplet import Mining, TripletLoss, TripletMiner, triplet_loss
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Mining",
     "OrbitJoint",
     "SupervisedTriplet",
+    "Term",
     "TripletLoss",
     "TripletMiner",
     "Triplets",

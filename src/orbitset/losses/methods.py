@@ -7,7 +7,7 @@ function.
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,9 +16,21 @@ from orbitset.errors import ConfigError
 from orbitset.losses.exemplar import exemplar_loss
 from orbitset.losses.joint import Scale, orbit_joint_loss, reconstruction_loss
 from orbitset.losses.mining import Variant, check_variant
+from orbitset.losses.terms import Term
 from orbitset.losses.triplet import Mining, Reduction, mined_terms
 
 Terms = Mapping[str, Tensor]
+_ACTIVE = Term("fraction of triplets inside the margin", is_part=False)
+_SILENT = (
+    "hardly a triplet is inside the margin, so that it no longer teaches anything; raise the margin (--set "
+    "loss.margin_fraction=…), take another --method or train for less"
+)
+_DISCRIMINATE = Term(
+    "distances within orbits are smaller than between them, by the margin",
+    when_silent=_SILENT,
+    alone="OT",
+    to_balance="lower --set loss.discriminate_weight=…",
+)
 
 
 class BatchLike(Protocol):
@@ -63,6 +75,20 @@ class OrbitJoint(nn.Module):
         self.scale, self.reduction = scale, reduction
         self.uses_rectified = rectify_weight != 0
 
+    @property
+    def about_terms(self) -> dict[str, Term]:
+        terms: dict[str, Term] = {}
+        if self.discriminate_weight:
+            terms |= {"discriminate": _DISCRIMINATE, "active": _ACTIVE}
+        if self.rectify_weight:
+            other = "--set loss.scale=own-dimension or " * (self.scale == "as-printed")
+            terms["rectify"] = Term(
+                "the decoded images are near the targets of their orbits",
+                alone="OE",
+                to_balance=f"set {other}a lower loss.rectify_weight",
+            )
+        return terms
+
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         loss = orbit_joint_loss(
             codes,
@@ -87,6 +113,12 @@ class SupervisedTriplet(nn.Module):
     """ST: the triplet term with classes in place of orbits."""
 
     uses_rectified = False
+    about_terms: ClassVar[Mapping[str, Term]] = {
+        "discriminate": _DISCRIMINATE._replace(
+            meaning="distances within classes are smaller than between them, by the margin"
+        ),
+        "active": _ACTIVE,
+    }
 
     def __init__(
         self,
@@ -111,6 +143,9 @@ class Exemplar(nn.Module):
     """EX: one class per orbit, told apart by a linear classifier that is learned and then thrown away."""
 
     uses_rectified = False
+    about_terms: ClassVar[Mapping[str, Term]] = {
+        "classify": Term("every image is told from those of other orbits by a classifier")
+    }
 
     def __init__(self, *, code_size: int, num_orbits: int) -> None:
         super().__init__()
@@ -125,6 +160,9 @@ class Autoencoder(nn.Module):
     """AE: give back the input."""
 
     uses_rectified = True
+    about_terms: ClassVar[Mapping[str, Term]] = {
+        "reconstruct": Term("the decoded images are near the images themselves")
+    }
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -151,6 +189,11 @@ class Classified(nn.Module):
         self.objective, self.weight = objective, weight
         self.classifier = nn.Linear(code_size, num_classes)
         self.uses_rectified = bool(getattr(objective, "uses_rectified", False))
+        self.about_terms = {
+            **getattr(objective, "about_terms", {}),
+            "classes": Term("a classifier of the labels", to_balance="lower classify_weight"),
+            "right": Term("fraction of the labels that the classifier gets right", is_part=False),
+        }
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
         if batch.labels is None:
@@ -176,6 +219,7 @@ class _Function(nn.Module):
         super().__init__()
         self.function, self.num_arguments = function, num_arguments
         self.uses_rectified = num_arguments > 2
+        self.about_terms = getattr(getattr(function, "func", function), "about_terms", {})
 
     def forward(self, *arguments: Any) -> Terms:
         terms = self.function(*arguments[: self.num_arguments])

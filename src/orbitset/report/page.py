@@ -179,6 +179,11 @@ def _notes(page: _Page) -> list[Block]:
         f"Not all runs are of one kind: {mixed}." if len(kinds) > 1 else None,
         f"Some of the data could not be used: {lists[0]} says what, and why." if lists else None,
         f"{lost:,} queries have nothing to find and are not scored." if lost else None,
+        *(
+            f"{label}, {note}"
+            for label, training in (page.trainings.items() if page.recorded is None else ())
+            for note in training.results.get("notes", ())
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """Progress of several trainings: how many there are and how long all will take."""
 
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +11,8 @@ from orbitset.training.progress import Progress, format_seconds
 class Overall:
     """Passes on the progress of each training, and says what is left of the whole.
 
-    `sizes` says how much work each training is, in any unit, `done` which of them were done before.
+    `sizes` says how much work each training is, in any unit, `done` which of them were done before. A note
+    (`note: …`) that differs from an earlier one in its numbers alone is not repeated.
     """
 
     def __init__(self, inner: Progress, sizes: Sequence[float], done: Collection[int] = ()) -> None:
@@ -19,6 +21,7 @@ class Overall:
         self._began_at = time.monotonic()
         self._size_done = 0.0
         self._label = ""
+        self._noted: set[str] = set()
 
     def begin(self, index: int, label: str) -> None:
         """One of several that follow one another."""
@@ -44,6 +47,11 @@ class Overall:
         return self.inner.pause(message)
 
     def note(self, message: str) -> None:
+        if "note: " in message:
+            template = re.sub(r"[\d.,e-]+", "#", message)
+            if template in self._noted:
+                return
+            self._noted.add(template)
         self.inner.note(message)
 
     def stop(self) -> None:

@@ -35,7 +35,7 @@ from orbitset.seeds import stable_seed
 from orbitset.training.checkpoint import Weights, has_checkpoint, save_model
 from orbitset.training.fit import fit
 from orbitset.training.progress import Progress, Silent
-from orbitset.training.recorder import RunRecorder
+from orbitset.training.recorder import NOTES, RunRecorder
 
 
 def train(
@@ -138,11 +138,13 @@ def _finish(
     rows = judge.rows(run.records())
     if config.keeps_weights:
         describe_model(config, images, judge.protocol, run, model, rows)
-    results = {
+    results: dict[str, Any] = {
         "rows": [row.to_json() for row in rows],
         "tested_on": images.tested_on,
         "protocol": {"name": config.protocol, **judge.protocol.about.to_json()},
     }
+    if notes := [f"step {note['step']:,}: {note['text']}" for note in run.records(NOTES)]:
+        results["notes"] = notes
     run.write_json("results.json", results)
     return results
 

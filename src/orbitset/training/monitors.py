@@ -11,7 +11,6 @@ from torch import Tensor
 
 from orbitset.errors import ConfigError, TrainingError
 
-_COLLAPSED, _COLLAPSED_RANK = 1e-4, 1.1
 _NEVER = torch.iinfo(torch.int64).max
 
 
@@ -110,25 +109,17 @@ class Monitor:
         """The mean of each term since the last flush, and spread and effective rank of the last codes."""
         sums, steps = self.state
         means = {name: value / steps for name, value in sums.items()} if steps else {}
-        if self._last_codes is not None:
-            means["spread"] = float(code_spread(self._last_codes.float()))
-            means["rank"] = float(effective_rank(self._last_codes.float()))
-        return means
+        return means | self.about_codes()
+
+    def about_codes(self) -> dict[str, float]:
+        """Spread and effective rank of the last codes."""
+        if self._last_codes is None:
+            return {}
+        codes = self._last_codes.float()
+        return {"spread": float(code_spread(codes)), "rank": float(effective_rank(codes))}
 
     def flush(self) -> dict[str, float]:
         means = self.means()
         self._before, self._steps, self._last_codes = {}, 0, None
         self._sums.zero_()
         return means
-
-
-def collapse_warning(means: Mapping[str, float]) -> str | None:
-    """A sentence when the codes have all but become one."""
-    advice = "distances between them say little; try another margin, code_norm or mining"
-    if means.get("spread", 1.0) < _COLLAPSED:
-        return (
-            f"the codes have collapsed to nearly one point (spread {means['spread']:.1e}): {advice}"
-        )
-    if means.get("rank", 2.0) < _COLLAPSED_RANK:
-        return f"the codes have collapsed to nearly a line (rank {means['rank']:.2f}): {advice}"
-    return None

@@ -17,11 +17,13 @@ from orbitset.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from orbitset.training.monitors import Monitor, collapse_warning
+from orbitset.training.monitors import Monitor
+from orbitset.training.notes import TermWatch, explained
 from orbitset.training.progress import Progress
 
 Evaluate = Callable[[nn.Module], dict[str, Any]]
 _FILES = ("metrics.jsonl", "timing.jsonl")
+NOTES = "notes.jsonl"
 
 
 class Batches(Protocol):
@@ -82,7 +84,8 @@ class RunRecorder:
     `evaluate` is called with the model; its numbers go to `metrics.jsonl` with the mean terms since the last
     evaluation. A checkpoint is written at every evaluation, and every so often between them. With `resume`
     the training goes on from the latest: on a CPU what follows is bit for bit what would have followed.
-    Without `keeps_weights` no checkpoint is written, and a resumed training starts anew.
+    Without `keeps_weights` no checkpoint is written, and a resumed training starts anew. What the terms show
+    (`orbitset.training.notes`) is said once and written to `notes.jsonl`.
 
     `is_best` is called with all records after an evaluation. If it says so, the weights are kept as
     `best_weights`. They lie in the checkpoints, so that they always belong to the records that a resumed
@@ -107,18 +110,17 @@ class RunRecorder:
         self._checkpoint_every_s = checkpoint_every_s
         self._evaluated = -1
         """The step of the last evaluation"""
-        self._times_collapsed = 0
         self._saved_at = self._evaluated_at = time.monotonic()
 
     def begin(self, training: Training) -> None:
-        elapsed_s = 0.0
+        elapsed_s, watched = 0.0, None
         if self._resume and has_checkpoint(self.run.checkpoints):
             saved, self.best_weights = load_checkpoint(
                 self.run.checkpoints, training.learner, training.progress.note
             )
             training.step, self._evaluated = saved["step"], saved["evaluated"]
             training.monitor = Monitor(saved["sums"], saved["steps_summed"], training.step)
-            elapsed_s = saved["elapsed_s"]
+            elapsed_s, watched = saved["elapsed_s"], saved.get("watched")
         for name in _FILES:
             self.run.rewind(name, self._evaluated)
         if max((record["step"] for record in self.run.records()), default=-1) != self._evaluated:
@@ -126,6 +128,13 @@ class RunRecorder:
                 f"{self.run.path} does not hold the metrics that belong to its checkpoint",
                 hint="start anew with --overwrite",
             )
+        if (self.run / NOTES).exists():
+            self.run.rewind(NOTES, training.step)
+        self._said = {record["kind"] for record in self.run.records(NOTES)}
+        about = getattr(training.learner.loss, "about_terms", {})
+        self._watch = TermWatch(training.steps, about, watched)
+        if words := explained(about):
+            training.progress.note(f"note: {training.label}, terms of the loss: {words}")
         self._saved_at = time.monotonic()
         self._evaluated_at = self._saved_at - elapsed_s
 
@@ -136,8 +145,9 @@ class RunRecorder:
         assert self._evaluate is not None
         model, step, batches = training.learner.model, training.step, training.batches
         training.monitor.check()
+        self._look(training)
         means = training.monitor.flush()
-        self._warn_of_collapse(training, collapse_warning(means))
+        self._watch.flush()
         with training.progress.pause(f"{training.label}: evaluating at step {step}"):
             metrics = _evaluated(self._evaluate, model, step)
         batches.position = step
@@ -158,9 +168,11 @@ class RunRecorder:
         self._write(training)
 
     def save(self, training: Training) -> None:
-        is_late = time.monotonic() - self._saved_at > self._checkpoint_every_s
-        # at an evaluation the sums are still needed; a checkpoint follows it
-        if is_late and training.step not in self._evaluate_at:
+        if training.step in self._evaluate_at:
+            return  # which needs the sums, and writes a checkpoint
+        if self._watch.is_due(training.step):
+            self._look(training)
+        if time.monotonic() - self._saved_at > self._checkpoint_every_s:
             self._write(training)
 
     def _write(self, training: Training) -> None:
@@ -174,16 +186,19 @@ class RunRecorder:
             "sums": sums,
             "steps_summed": steps_summed,
             "elapsed_s": time.monotonic() - self._evaluated_at,
+            "watched": self._watch.state,
         }
         save_checkpoint(self.run.checkpoints, training.learner, progress, best=self.best_weights)
         self._saved_at = time.monotonic()
 
-    def _warn_of_collapse(self, training: Training, warning: str | None) -> None:
-        """Codes often begin on a line and leave it: the warning is given once, when they stay."""
-        self._times_collapsed = self._times_collapsed + 1 if warning else 0
-        is_last = training.step == training.steps
-        if self._times_collapsed == 2 or (self._times_collapsed == 1 and is_last):
-            training.progress.note(f"warning: {training.label}, step {training.step}: {warning}")
+    def _look(self, training: Training) -> None:
+        """Say and write what the terms show, each kind of it once."""
+        step, is_last = training.step, training.step == training.steps
+        for kind, text in self._watch.look(step, training.monitor, is_last=is_last).items():
+            if kind not in self._said:
+                self._said.add(kind)
+                self.run.append(NOTES, {"step": step, "kind": kind, "text": text})
+                training.progress.note(f"note: {training.label}, step {step:,}: {text}")
 
 
 def _evaluated(evaluate: Evaluate, model: nn.Module, step: int) -> dict[str, Any]:
