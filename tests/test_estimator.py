@@ -173,10 +173,23 @@ def test_a_loss_of_ones_own_trains_the_encoder_and_its_numbers_count(patterns):
     assert np.array_equal(by_name.fit(images, orbits).codes_, large)
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("IN", {"memory": 30, "memory_after": 0}), ("SG+R", {"bias": -3}), ("PR", {"momentum": 0.2})],
+)
+def test_methods_of_later_years_train_it_too(patterns, method, settings):
+    images, orbits = patterns
+    plain = _encoder(method=method).fit(images, orbits)
+    changed = _encoder(method=method, loss_settings=settings).fit(images, orbits)
+    assert np.isfinite(plain.codes_).all() and not np.array_equal(plain.codes_, changed.codes_)
+
+
 def test_a_setting_that_the_loss_does_not_have_is_refused(patterns):
     images, orbits = patterns
     for method in ("OT", spread_out):
         with pytest.raises(ValueError, match="rectify_weight"):
             _encoder(method=method, loss_settings={"rectify_weight": 2.0}).fit(images, orbits)
-    with pytest.raises(ValueError, match="choose OJ, OT, OE, EX, AE or a loss of your own"):
+    with pytest.raises(
+        ValueError, match="choose OJ, OT, OE, EX, AE, IN, IN.R, .* or a loss of your own"
+    ):
         _encoder(method="ST").fit(images, orbits)

@@ -26,7 +26,7 @@ from orbitset.errors import ConfigError
 from orbitset.orbits import ObservedOrbits, OrbitBatches
 from orbitset.orbits.observed import SeveralClasses, choose_targets, classes_of_orbits
 from orbitset.recipes.losses import LossContext, build_loss
-from orbitset.recipes.methods import Method, parse_method
+from orbitset.recipes.methods import METHODS, Method, parse_method
 from orbitset.recipes.outside_loss import method_named, method_of
 from orbitset.recipes.unused import belonging
 from orbitset.training.fit import TrainConfig
@@ -43,8 +43,9 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Parameters
     ----------
-    method : OJ, OT, OE, EX or AE, or a loss of your own: a function (codes, batch) or (codes, batch,
-        rectified) that gives a number, a class of such modules, or its name `package.module:loss`.
+    method : a method that needs no labels: OJ, OT, OE, EX, AE, IN, SG, PR, IN+R, SG+R or PR+R; or a loss of
+        your own: a function (codes, batch) or (codes, batch, rectified) that gives a number, a class of such
+        modules, or its name `package.module:loss`.
     code_size : length of a code.
     channels : width of each block of the network; each block halves the image.
     epochs : passes over all images.
@@ -152,8 +153,9 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         except ConfigError as error:
             raise ValueError(str(error)) from None
         if method.needs_labels or method.has_transformer:
+            known = ", ".join(name for name, row in METHODS.items() if not row.needs_labels)
             raise ValueError(
-                f"method is {self.method!r}; choose OJ, OT, OE, EX, AE or a loss of your own "
+                f"method is {self.method!r}; choose {known} or a loss of your own "
                 "(for labels give them as orbits)"
             )
         return method

@@ -68,6 +68,25 @@ def test_replayed_steps_are_the_ordinary_ones(training):
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("IN+R", {"memory": 20, "memory_after": 9}),
+        ("SG", {}),
+        ("PR", {"learns_temperature": False}),
+    ],
+)
+def test_what_a_loss_remembers_in_buffers_is_replayed(training, name, settings):
+    ordinary, recorded, said = training(
+        lambda: built_loss(name, code_size=8, num_orbits=15, **settings)
+    )
+    assert _losses(recorded) == pytest.approx(_losses(ordinary), rel=1e-5)
+    assert recorded.replays >= 18 and recorded.is_recording and not said
+    buffers = zip(recorded.steps.loss.buffers(), ordinary.loss.buffers(), strict=True)
+    for ours, theirs in buffers:
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_a_step_that_comes_out_of_order_is_taken_with_its_own_batch(training):
     ordinary, recorded, _ = training(None)
     for index in (0, 1, 2, 3, 4, 5, 6, 7, 3, 11, 0):

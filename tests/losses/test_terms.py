@@ -5,9 +5,10 @@ import torch
 from built_losses import built_loss
 
 from orbitset.losses import Classified, OrbitJoint, Term, as_objective
+from orbitset.recipes.methods import METHODS
 
 
-@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE"])
+@pytest.mark.parametrize("method", METHODS)
 def test_every_term_of_a_method_is_in_words(method):
     loss = built_loss(method, code_size=4, num_orbits=3)
     about = loss.about_terms
@@ -16,6 +17,8 @@ def test_every_term_of_a_method_is_in_words(method):
     assert parts == {
         "OJ": {"discriminate", "rectify"}, "OT": {"discriminate"}, "OE": {"rectify"},
         "ST": {"discriminate"}, "EX": {"classify"}, "AE": {"reconstruct"},
+        "IN": {"contrast"}, "IN+R": {"contrast", "rectify"}, "SG": {"contrast"},
+        "SG+R": {"contrast", "rectify"}, "PR": {"contrast"}, "PR+R": {"contrast", "rectify"},
     }[method]  # fmt: skip
 
 

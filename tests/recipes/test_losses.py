@@ -57,6 +57,35 @@ def test_every_number_reaches_the_objective():
     assert (encode.discriminate_weight, encode.rectify_weight) == (0, 7)
 
 
+def test_later_losses_have_settings_of_their_own():
+    numbers = {"temperature": 0.3, "learns_temperature": False, "rectify_weight": 2.0}
+    for name in ("IN+R", "SG+R", "PR+R"):
+        loss = settings_of(name, **numbers).build(CONTEXT)
+        assert loss.temperature().item() == pytest.approx(0.3) and loss.rectify_weight == 2
+        assert loss.uses_rectified and "temperature.log" not in dict(loss.named_parameters())
+        assert not settings_of(name.removesuffix("+R")).build(CONTEXT).uses_rectified
+    assert settings_of("SG", bias=-2.0).build(CONTEXT).bias.item() == -2
+    assert settings_of("PR", momentum=0.9).build(CONTEXT).prototypes.shape == (3, 4)
+    memory = settings_of("IN", memory=7, memory_after=9).build(CONTEXT).memory
+    assert memory.codes.shape == (7, 4) and memory.after == 9
+    assert settings_of("IN").build(CONTEXT).memory is None
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "words"),
+    [
+        ("IN", {"temperature": 0.0}, "loss.temperature is 0.0; give a number from 0.01 to 1"),
+        ("SG+R", {"temperature": 2.0}, "loss.temperature is 2.0; give a number from 0.01 to 1"),
+        ("IN", {"memory": -5}, "loss.memory is -5; give a number of at least 0"),
+        ("PR", {"momentum": 1.5}, "loss.momentum is 1.5; give a number from 0 to 1"),
+        ("PR+R", {"rectify_weight": 0.0}, "loss.rectify_weight is 0.0; .* IN, SG and PR have no"),
+    ],
+)
+def test_settings_of_later_losses_out_of_range_are_refused(method, values, words):
+    with pytest.raises(ConfigError, match=words):
+        METHODS[method].settings(**values)
+
+
 def test_an_exemplar_tells_as_many_orbits_apart_as_there_are():
     classifier = settings_of("EX").build(CONTEXT).classifier
     assert (classifier.in_features, classifier.out_features) == (4, 3)

@@ -7,6 +7,7 @@ from orbitset.errors import ConfigError
 from orbitset.recipes.affine_mnist import affine_mnist
 from orbitset.recipes.methods import (
     METHODS,
+    PAPER_METHODS,
     STN,
     base_name,
     built_in,
@@ -71,6 +72,18 @@ def test_methods_are_told_apart_by_their_colours():
     assert len(set(colours)) == len(METHODS)
     assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
     assert colour_of("ST-STN") == colour_of("ST")
+
+
+def test_later_methods_have_a_twin_with_the_decoder():
+    later = [name for name in METHODS if name not in PAPER_METHODS]
+    assert later == ["IN", "IN+R", "SG", "SG+R", "PR", "PR+R"]
+    for name in later[::2]:
+        plain, rectifying = METHODS[name], METHODS[f"{name}+R"]
+        own, more = ({f.name for f in fields(method.settings)} for method in (plain, rectifying))
+        assert more - own == {"rectify_weight"} and own <= more
+        assert rectifying.title == f"{plain.title} and rectify"
+        assert rectifying.defaults == plain.defaults
+        assert built_in(f"{name}+R-STN").has_transformer
 
 
 def test_a_loss_from_outside_has_settings_of_its_own_family():

@@ -44,6 +44,16 @@ def test_what_is_not_said_is_read_off_the_table(face_manifest):
     assert "the images' own size, grey" in described_in_words(config)
 
 
+@pytest.mark.parametrize(("method", "batch"), [("OT", (6, 13)), ("IN", (30, 4)), ("PR+R", (30, 4))])
+def test_methods_have_batches_of_their_own(tmp_path, method, batch):
+    rows = [f"{orbit}-{member}.png,o{orbit}" for orbit in range(60) for member in range(13)]
+    (tmp_path / "manifest.csv").write_text("\n".join(["path,orbit", *rows]))
+    for row in rows:
+        Image.new("L", (8, 8)).save(tmp_path / row.partition(",")[0])
+    orbits = observed_images(open_source(str(tmp_path / "manifest.csv")), method).orbits
+    assert (orbits.orbits_per_batch, orbits.members_per_batch) == batch
+
+
 @pytest.mark.parametrize(
     ("split", "parts"),
     [

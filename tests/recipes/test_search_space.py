@@ -3,7 +3,7 @@ import pytest
 from orbitset.config import with_settings
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.affine_mnist import affine_mnist
-from orbitset.recipes.methods import METHODS
+from orbitset.recipes.methods import METHODS, PAPER_METHODS
 from orbitset.recipes.search_space import (
     margin_without_norm,
     own_values,
@@ -17,7 +17,7 @@ def _members(space):
 
 
 @pytest.mark.parametrize("recipe", [affine_mnist, affine_digits])
-@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN"])
+@pytest.mark.parametrize("method", [*METHODS, "OT-STN", "IN+R-STN"])
 def test_a_recipes_own_point_gives_its_settings(recipe, method):
     base = recipe(method)
     own = own_values(base)
@@ -26,7 +26,7 @@ def test_a_recipes_own_point_gives_its_settings(recipe, method):
     assert config.margin == base.margin
     assert config.train == base.train and config.encoder == base.encoder
     assert config.orbits == base.orbits
-    for name in ("discriminate_weight", "mining", "rectify_weight"):
+    for name in ("discriminate_weight", "mining", "rectify_weight", "temperature"):
         assert getattr(config.loss, name, None) == getattr(base.loss, name, None)
 
 
@@ -65,7 +65,7 @@ def test_numbers_have_three_digits():
 def test_every_batch_keeps_its_number_of_images(method):
     base = affine_digits(method)
     choices = _members(space_of(base, 900))
-    assert (1 in choices) == (method not in ("OJ", "OT"))
+    assert (1 in choices) == (not METHODS[method].compares_members)
     for members in choices:
         settings = settings_of({"orbits.members_per_batch": members}, base)
         orbits = with_settings(base, settings).orbits
@@ -102,6 +102,14 @@ def test_what_is_fixed_is_not_searched(setting, dimension):
     base = affine_digits("OJ")
     missing = space_of(base, 900).keys() - space_of(base, 900, [setting]).keys()
     assert missing == {dimension}
+
+
+def test_a_temperature_and_the_weight_beside_it_are_tried_where_there_are_such():
+    names = {"loss.temperature", "loss.rectify_weight"}
+    searched = {name: names & space_of(affine_mnist(name), 900).keys() for name in METHODS}
+    assert all(searched[f"{name}+R"] == names for name in ("IN", "SG", "PR"))
+    assert all(searched[name] == {"loss.temperature"} for name in ("IN", "SG", "PR"))
+    assert not any(searched[name] for name in PAPER_METHODS)
 
 
 def test_a_classifiers_learning_rate_is_tried_where_there_is_one():

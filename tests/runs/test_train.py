@@ -51,7 +51,8 @@ def _small(method="OJ", *settings):
     return with_settings(affine_digits(method), [*SMALL, *settings])
 
 
-@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN"])
+@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN", "IN", "PR+R", "SG+R-STN"]
+)
 def test_every_method_trains_to_a_finished_run(tmp_path, method):
     run = Run(tmp_path / "run")
     results = train(_small(method, "train.epochs=0.005"), run)
@@ -355,11 +356,17 @@ class Dropping(nn.Sequential):
 
 
 @pytest.mark.parametrize(
-    "setting", ["loss.mining=semihard-random", f"encoder.backbone={__name__}:Dropping"]
+    ("method", "settings"),
+    [
+        ("OJ", ["loss.mining=semihard-random"]),
+        ("OJ", [f"encoder.backbone={__name__}:Dropping"]),
+        ("IN+R", ["loss.memory=100", "loss.memory_after=15"]),
+        ("PR", []),
+    ],
 )
-def test_what_is_drawn_at_random_resumes_exactly(tmp_path, monkeypatch, setting):
+def test_what_is_drawn_or_remembered_resumes_exactly(tmp_path, monkeypatch, method, settings):
     monkeypatch.setenv("ORBITSET_TRUST", __name__)
-    config = _small("OJ", setting, "train.checkpoint_every_s=0")
+    config = _small(method, *settings, "train.checkpoint_every_s=0")
     train(config, Run(tmp_path / "a"))
     torch.rand(3)  # what others draw does not matter
     run = Run(tmp_path / "b")

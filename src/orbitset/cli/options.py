@@ -59,8 +59,9 @@ Seed = Annotated[
 MethodOption = Annotated[
     str | None,
     Option(
-        help="Training method: OJ (the default), OT, OE, ST, EX or AE. OT-STN puts a spatial "
-        "transformer in front; any method can have one."
+        help="Training method: OJ (the default), OT, OE, ST, EX or AE of the paper; IN, SG or PR of "
+        "later years, also with the decoder, as IN+R. OT-STN puts a spatial transformer in front; "
+        "any method can have one."
     ),
 ]
 LossOption = Annotated[
@@ -72,7 +73,10 @@ LossOption = Annotated[
 ]
 MethodsOption = Annotated[
     str | None,
-    Option(help="Methods and losses, such as OJ,ST-STN,my_losses:info_nce. Default: all methods."),
+    Option(
+        help="Methods and losses, such as OJ,IN+R,ST-STN,my_losses:info_nce. Default: the paper's "
+        "methods."
+    ),
 ]
 ProtocolOption = Annotated[
     str | None,

@@ -1,5 +1,6 @@
 """What training minimises: losses and mining as pure functions on tensors, and thin objects over them."""
 
+from orbitset.losses.contrast import InfoNCE, OrbitPrototypes, SigmoidPairs
 from orbitset.losses.distances import distance_matrix, paired_distances
 from orbitset.losses.exemplar import exemplar_loss
 from orbitset.losses.joint import JointLoss, orbit_joint_loss, reconstruction_loss
@@ -12,6 +13,7 @@ from orbitset.losses.methods import (
     as_objective,
 )
 from orbitset.losses.mining import Mined, Triplets, mine
+from orbitset.losses.similarity import info_nce_loss, prototype_loss, sigmoid_loss
 from orbitset.losses.terms import Term
 from orbitset.losses.triplet import Mining, TripletLoss, TripletMiner, triplet_loss
 
@@ -19,10 +21,13 @@ __all__ = [
     "Autoencoder",
     "Classified",
     "Exemplar",
+    "InfoNCE",
     "JointLoss",
     "Mined",
     "Mining",
     "OrbitJoint",
+    "OrbitPrototypes",
+    "SigmoidPairs",
     "SupervisedTriplet",
     "Term",
     "TripletLoss",
@@ -31,9 +36,12 @@ __all__ = [
     "as_objective",
     "distance_matrix",
     "exemplar_loss",
+    "info_nce_loss",
     "mine",
     "orbit_joint_loss",
     "paired_distances",
+    "prototype_loss",
     "reconstruction_loss",
+    "sigmoid_loss",
     "triplet_loss",
 ]

@@ -12,8 +12,7 @@ from orbitset.config import with_settings
 from orbitset.encoders.rectifying import EncoderConfig
 from orbitset.errors import ConfigError
 from orbitset.recipes.experiment import Experiment
-from orbitset.recipes.methods import METHODS as METHOD_TABLE
-from orbitset.recipes.methods import built_in
+from orbitset.recipes.methods import PAPER_METHODS, built_in
 from orbitset.recipes.outside_loss import method_named
 from orbitset.recipes.study import (
     Line,
@@ -25,7 +24,7 @@ from orbitset.recipes.study import (
 )
 from orbitset.training.fit import TrainConfig
 
-METHODS = (*METHOD_TABLE, "OT-STN", "ST-STN")
+METHODS = (*PAPER_METHODS, "OT-STN", "ST-STN")
 IMAGES = 10_000_000
 """Images of each training but EX's, which has one epoch; an epoch has 1.65 million."""
 SEEDS = 3

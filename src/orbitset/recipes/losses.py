@@ -1,7 +1,7 @@
 """The settings of a loss, `loss.…` in a configuration: the keyword parameters of its objective.
 
-This holds for the paper's objectives and for losses from outside the package. The margin of the paper's ones
-can also be set as a fraction of the usual distance of two codes.
+This holds for the objectives of the package and for losses from outside it. A margin of the paper's ones can
+also be set as a fraction of the usual distance of two codes.
 """
 
 import functools
@@ -15,6 +15,7 @@ from torch import nn
 from orbitset.config import check_fields, replacing
 from orbitset.errors import ConfigError
 from orbitset.losses import as_objective
+from orbitset.losses.contrast import check_ranges
 from orbitset.losses.methods import Classified
 from orbitset.outside import described_error
 
@@ -127,14 +128,15 @@ def _positional(function: Any) -> list[str]:
 
 
 def _check(settings: Any) -> None:
-    """Check the ranges of the settings that one of the paper's losses has."""
+    """Check the ranges of the settings that a loss of the package has."""
     check_fields(settings, "loss")
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    check_ranges(values, "loss.")
     for name in ("discriminate_weight", "rectify_weight"):
         if not values.get(name, 1.0) > 0:
             raise ConfigError(
                 f"loss.{name} is {values[name]}; give a number above 0 "
-                "(OT has no rectify term, OE no discriminate term)"
+                "(OT, IN, SG and PR have no rectify term, OE has no discriminate term)"
             )
     if "margin" not in values:
         return

@@ -1,17 +1,26 @@
 """The table of methods: the one place that names them.
 
 A method is an objective, with its settings, its default settings for each family of experiments and its
-colour. `NAME-STN` puts a spatial transformer in front of the encoder. A name such as `my_losses:info_nce` is
+colour. `+R` in a name adds the rectifying decoder to an objective of later years than the paper's. `NAME-STN`
+puts a spatial transformer in front of the encoder. A name such as `my_losses:info_nce` is
 a loss from outside the package: see `outside_loss.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from orbitset.errors import check_choice
-from orbitset.losses import Autoencoder, Exemplar, OrbitJoint, SupervisedTriplet
+from orbitset.losses import (
+    Autoencoder,
+    Exemplar,
+    InfoNCE,
+    OrbitJoint,
+    OrbitPrototypes,
+    SigmoidPairs,
+    SupervisedTriplet,
+)
 from orbitset.outside import is_name
 from orbitset.recipes.losses import settings_type
 
@@ -53,6 +62,8 @@ class Method:
     has_transformer: bool = False
     members_per_batch: int = 4
     """Members of each orbit in a batch of a user's own images"""
+    images_per_batch: int = 72
+    """Images in such a batch, about"""
     most_epochs: float | None = None
     """Longest useful training on affine MNIST"""
     defaults: Mapping[Family, tuple[str, ...]] = field(default_factory=dict)
@@ -79,6 +90,46 @@ _OUTSIDE_DEFAULTS: dict[Family, tuple[str, ...]] = {
 
 _RECTIFY = partial(OrbitJoint, discriminate_weight=0, margin=0.2, mining="semihard-else-farthest")
 """It has no triplets, and so no use for their margin and their mining, which are no settings of OE"""
+_UNIT = ("encoder.code_norm=unit", "train.learning_rate=0.003")
+
+
+def _of_cosines(
+    name: str,
+    title: str,
+    objective: Callable[..., Any],
+    colours: tuple[str, str],
+    *,
+    compares_images: bool,
+) -> tuple[Method, Method]:
+    """A method that looks at the cosines of codes, and the same with the rectifying decoder.
+
+    In batches of a user's own images many orbits meet. Nothing was searched for affine MNIST and faces.
+    `compares_images` says that a batch needs two members of an orbit, and two orbits.
+    """
+
+    def method(name: str, title: str, objective: Callable[..., Any], colour: str) -> Method:
+        return Method(
+            name=name,
+            title=title,
+            settings=settings_type(name, objective, is_outside=False),
+            colour=colour,
+            images_per_batch=120,
+            defaults={
+                "affine-mnist": (*_UNIT, *_batch(4)),
+                "faces": _UNIT,
+                "own-images": _UNIT,
+            },
+            compares_members=compares_images,
+            compares_orbits=compares_images,
+        )
+
+    return (
+        method(name, title, partial(objective, rectify_weight=0), colours[0]),
+        method(f"{name}+R", f"{title} and rectify", objective, colours[1]),
+    )
+
+
+PAPER_METHODS = ("OJ", "OT", "OE", "ST", "EX", "AE")
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -171,9 +222,14 @@ METHODS: dict[str, Method] = {
                 "own-images": _FACES_BATCH_NORM,
             },
         ),
+        *_of_cosines("IN", "InfoNCE", InfoNCE, ("#7b3fa0", "#b98bd6"), compares_images=True),
+        *_of_cosines("SG", "sigmoid", SigmoidPairs, ("#8a5a2b", "#c9a27a"), compares_images=True),
+        *_of_cosines(
+            "PR", "prototypes", OrbitPrototypes, ("#d64f9a", "#f2a3cb"), compares_images=False
+        ),
     )
 }
-"""The paper's methods in its order"""
+"""The paper's methods in its order, then those of later years"""
 
 
 def base_name(name: str) -> str:

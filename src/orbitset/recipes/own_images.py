@@ -34,8 +34,6 @@ _ENOUGH_LABELS = 20
 """From so many labels on, some more are held out for validation"""
 _APART = 8
 """Frames of one video that are nearer than this are too easy to retrieve"""
-_BATCH = 72
-"""Images in a batch, about"""
 _CLASSIFY = 0.1
 """The default weight of the classification loss"""
 
@@ -189,7 +187,7 @@ def _experiment(
     members = min(method.members_per_batch, most_members)
     if "orbits.members_per_batch" in settings:
         members = orbits.members_per_batch
-    per_batch = max(1, round(_BATCH / members))
+    per_batch = max(1, round(method.images_per_batch / members))
     orbits = replace(orbits, orbits_per_batch=min(per_batch, num_orbits), members_per_batch=members)
     config = Experiment(
         name=_name(source),

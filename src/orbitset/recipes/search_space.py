@@ -18,6 +18,8 @@ _NORM = "encoder.code_norm"
 _FRACTION = "loss.margin_fraction"
 _DECADE = 10.0
 """Numbers of a loss from outside are searched from a tenth of their default to ten times it."""
+_OF_COSINES = {"loss.temperature": (0.02, 0.5), "loss.rectify_weight": (0.3, 300.0)}
+"""What is searched for a loss with a temperature"""
 
 
 def margin_without_norm(fraction: float) -> float:
@@ -43,7 +45,7 @@ def space_of(
     """What is tried from a base, named as --set names it: nothing that is fixed, no batch that cannot be
     made, and in any case what the base itself has.
 
-    With the members of an orbit the orbits of a batch change, so that it keeps its number of images; the
+    With the members of an orbit the orbits of a batch change, so that it keeps its number of images. OJ's
     rectify term keeps its weight, 1. A spatial transformer has a learning rate of its own.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution
@@ -72,6 +74,10 @@ def space_of(
         draw(_FRACTION, 0.01, 2.0)
         if {"loss.discriminate_weight", "loss.rectify_weight"} <= own.keys():
             draw("loss.discriminate_weight", 3e-4, 30.0)
+    elif "loss.temperature" in own:
+        for name, (low, high) in _OF_COSINES.items():
+            if name in own:
+                draw(name, low, high)
     if method.learns_classifier:
         draw("train.classifier_rate", 0.01, 1.0)
     if method.has_transformer:

@@ -22,10 +22,10 @@ def belonging(
     `prefix` is what the names of the settings lack.
 
     >>> from orbitset.config import from_dict
-    >>> with belonging(method="OT"):
-    ...     from_dict(METHODS["OT"].settings, {"rectify_weight": 2.0}, "loss.")
+    >>> with belonging(method="OE"):
+    ...     from_dict(METHODS["OE"].settings, {"discriminate_weight": 2.0}, "loss.")
     Traceback (most recent call last):
-    orbitset.errors.ConfigError: OT does not use loss.rectify_weight, which belongs to OJ and OE
+    orbitset.errors.ConfigError: OE does not use loss.discriminate_weight, which belongs to OJ and OT
     """
     try:
         yield
