@@ -40,7 +40,8 @@ def test_images_are_added_twice_searched_and_removed_from_anywhere(
     assert (found["added"], found["replaced"], found["size"]) == (0, 3, 9)
     monkeypatch.chdir(photos / "ant")
     done = orbitset("search", model_folder, index, "1.png", "--k", 1)
-    first, second = done.stdout.splitlines()
+    heading, first, second = done.stdout.splitlines()
+    assert heading.split() == ["distance", "image"]
     assert first == str(photos / "ant" / "1.png")
     assert second.endswith(f"  {photos / 'ant' / '2.png'}")
     done = orbitset("index", "remove", index, "1.png", "nothing.png")
@@ -120,7 +121,7 @@ def test_duplicates_are_grouped(orbitset, model_folder, photos, tmp_path):
     done = orbitset("dedupe", model_folder, photos)
     assert done.stdout.startswith("9 images; 9 of them in 3 groups\nGroups are joined where")
     assert "squared distance 0.001 or less (false accept rate 0.1%" in done.stdout
-    assert "\n3 images\n           0  " in done.stdout
+    assert "\n    distance  image\n3 images\n           0  " in done.stdout
 
 
 def test_thresholds_of_duplicates_are_checked(orbitset, fails, build_model, photos, tmp_path):
@@ -138,7 +139,7 @@ def test_images_are_recognised(orbitset, model_folder, photos, zero, tmp_path):
     classify = ["classify", model_folder, photos, zero, "--examples", known]
     done = orbitset(*classify)
     labels = [line.split(" ")[0] for line in done.stdout.splitlines()]
-    assert labels == ["ant"] * 3 + ["bee"] * 3 + ["–"] * 3
+    assert labels == ["class"] + ["ant"] * 3 + ["bee"] * 3 + ["–"] * 3
     assert "the threshold that best separates the examples" in done.stderr
     assert f"skipped: {zero} is empty" in done.stderr
     found = _only_json(orbitset(*classify, "--closed", "--by", "mean", "--json"))
@@ -160,7 +161,7 @@ def test_classes_without_readable_examples_are_named(
     assert "no example of cat can be read, so no image is given that class" in done.stderr
     assert _only_json(orbitset(*classify, known, "--json"))["unknown"] == ["cat"]
     fails(orbitset(*classify, known / "cat"), 1, "no image could be read")
-    fails(orbitset(*classify, tmp_path / "none"), 1, "there is no folder")
+    fails(orbitset(*classify, tmp_path / "none"), 2, "there is no image, folder")
     fails(orbitset(*classify[:-1]), 2, "--examples")
     fails(
         orbitset(*classify, known, "--closed", "--reject", 1), 2, "contradict each other; give one"

@@ -119,7 +119,9 @@ def test_comparisons_that_make_no_sense_are_refused(orbitset, fails, model_folde
         fails(orbitset(*verify, "--threshold", wrong, "--json"), 2, "give a squared distance")
     fails(orbitset(*verify, "--out", "pair.jpg"), 2, "is not a .png file")
     fails(orbitset(*verify, "--out", pair[0]), 2, "is one of the two images")
-    fails(orbitset("verify", model_folder, pair[0], photos), 1, "Is a directory")
+    fails(
+        orbitset("verify", model_folder, pair[0], photos), 2, "more than one image", "clip.mp4#12"
+    )
     fails(orbitset("verify", model_folder, pair[0]), 2, "B")
 
 
@@ -158,6 +160,63 @@ def test_onnx_files_lie_beside_the_model(orbitset, model_folder, tmp_path, monke
     assert file["largest_difference"] == {"1": 1e-7, "64": 2e-7}
 
 
+@pytest.fixture
+def arrays(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (4, 16, 16), np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    return tmp_path / "images.npy"
+
+
+def test_a_manifest_is_embedded_with_its_boxes_and_factors(
+    orbitset, fails, model_folder, photos, arrays, tmp_path
+):
+    import pyarrow.parquet
+
+    manifest = photos / "boxed.csv"
+    lines = ["path,left,top,right,bottom,thing,code", "ant/1.png,0,0,8,8,ant,7"]
+    manifest.write_text("\n".join([*lines, "bee/1.png,2,2,9,9,,8", "gone.png,0,0,8,8,cat,9"]))
+    try:
+        out = tmp_path / "codes.parquet"
+        done = orbitset("embed", model_folder, manifest, arrays, "-o", out)
+        assert done.stdout == f"6 codes of 16 numbers: {out}\n", done.stderr
+        assert done.stderr.endswith(f"skipped: {manifest}, row 4: gone.png does not exist\n")
+        table = pyarrow.parquet.read_table(out)
+        assert table.column_names == ["path", "code", "thing", "factor_code"]
+        assert table["thing"].to_pylist() == ["ant"] + [None] * 5
+        assert table["factor_code"].to_pylist() == ["7", "8"] + [None] * 4
+        names, codes = read_codes(out)
+        assert names[:2] == [str(photos / "ant/1.png"), str(photos / "bee/1.png")]
+        with Image.open(photos / "bee/1.png") as opened:
+            cut = package.load(model_folder).embed(opened.crop((2, 2, 9, 9)))
+        assert np.abs(codes[1] - cut[0]).max() < 1e-5
+        up = tmp_path / "up"
+        assert orbitset("rectify", model_folder, manifest, arrays, "-o", up).returncode == 0
+        made = sorted(path.relative_to(up).as_posix() for path in up.rglob("*.png"))
+        assert made == ["ant/1.png", "bee/1.png", *(f"images-{at}.png" for at in range(4))]
+        fails(orbitset("verify", model_folder, manifest, arrays), 2, "more than one image")
+    finally:
+        manifest.unlink()
+
+
+def test_rows_of_arrays_are_compared_searched_for_and_removed(
+    orbitset, fails, model_folder, arrays, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    found = _only_json(orbitset("verify", model_folder, "images.npy#1", "images.npy#1", "--json"))
+    assert found["distance"] == 0
+    pair = ["verify", model_folder, "images.npy#0", "images.npy#3", "--out", "pair.png"]
+    assert orbitset(*pair).returncode == 0
+    fails(orbitset("verify", model_folder, "images.npy#1", "images.npy#4"), 2, "images.npy has 4")
+    assert orbitset("index", "add", model_folder, "index", "images.npy").returncode == 0
+    search = ["search", model_folder, "index", "images.npy#2", "--sheet", "page.html"]
+    done = orbitset(*search)
+    assert done.stdout.splitlines()[1] == str(tmp_path / "images.npy#2"), done.stderr
+    assert "images.npy#2" not in "".join(done.stdout.splitlines()[2:])
+    assert (tmp_path / "page.html").read_text().count("data:image/png") == 5
+    assert orbitset("dedupe", model_folder, "images.npy", "--sheet", "same.html").returncode == 0
+    assert orbitset("index", "remove", "index", "images.npy").stdout.startswith("4 removed; 0")
+
+
 @pytest.mark.parametrize("command", ["embed", "rectify"])
 def test_failures_and_wrong_usage_are_told_apart(
     orbitset, fails, model_folder, photos, mixed, tmp_path, command
@@ -165,7 +224,7 @@ def test_failures_and_wrong_usage_are_told_apart(
     out = ["-o", tmp_path / "out.npy"]
     fails(orbitset(command, tmp_path / "gone", photos, *out), 2, "there is no folder")
     fails(orbitset(command, photos, photos, *out), 2, "is no model: it has no model.json")
-    fails(orbitset(command, model_folder, tmp_path / "gone.png", *out), 1, "there is no image or")
+    fails(orbitset(command, model_folder, tmp_path / "gone.png", *out), 2, "there is no image, ")
     fails(orbitset(command, model_folder, mixed / "text.jpg", *out), 1, "no image could be read")
     fails(orbitset(command, model_folder, photos), 2, "--out")
     fails(orbitset(command, model_folder, *out), 2, "IMAGES")

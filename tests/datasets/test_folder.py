@@ -3,9 +3,8 @@
 import os
 
 import pytest
-from PIL import Image
 
-from orbitset.datasets.folder import find_images, list_folder
+from orbitset.datasets.folder import list_folder
 from orbitset.errors import DataError
 
 
@@ -46,7 +45,6 @@ def test_what_is_hidden_is_left_aside_and_what_is_no_image_is_named(folder):
 def test_a_folder_may_be_called_like_an_image(folder):
     root = folder("x.png/inside.jpg")
     assert list_folder(root).images.table.paths == ("x.png/inside.jpg",)
-    assert find_images([root / "x.png"]).table.paths == (str(root / "x.png/inside.jpg"),)
 
 
 def test_links_are_followed_once_and_never_round(folder, tmp_path):
@@ -74,21 +72,9 @@ def test_holding_images_means_finding_them(folder):
     root = folder("notes.txt", ".thumbs/a.png")
     assert list_folder(root).ending_in({".txt"}) == ["notes.txt"]
     with pytest.raises(DataError, match="there is no image in .* known: avif, bmp"):
-        find_images([root])
+        _ = list_folder(root).images
     folder("sub/a.TIFF")
-    assert find_images([root]).table.paths == (str(root / "sub" / "a.TIFF"),)
-
-
-def test_files_and_folders_come_in_the_order_they_are_named_and_once(folder):
-    root = folder("b.png", "a.png", "sub/c.png")
-    found = find_images([root / "b.png", str(root), root / "sub"])
-    assert found.table.paths == tuple(str(root / name) for name in ("b.png", "a.png", "sub/c.png"))
-    assert found.table.source == "3 files and folders"
-
-
-def test_a_file_that_is_named_need_not_look_like_an_image(tmp_path):
-    Image.new("L", (4, 4)).save(tmp_path / "scan.dat", "PNG")
-    assert find_images([tmp_path / "scan.dat"]).table.paths == (str(tmp_path / "scan.dat"),)
+    assert list_folder(root).images.table.paths == ("sub/a.TIFF",)
 
 
 @pytest.mark.parametrize("name", ["with space.png", "größe 東京.png", "new\nline.png", "-dash.png"])
@@ -97,11 +83,5 @@ def test_names_may_be_anything(folder, name):
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    (tmp_path / "broken.png").symlink_to("gone.png")
-    for name in ("gone.png", "broken.png"):
-        with pytest.raises(DataError, match=f"there is no image or folder .*{name}"):
-            find_images([tmp_path / name])
     with pytest.raises(DataError, match="there is no folder"):
         list_folder(tmp_path / "gone")
-    with pytest.raises(DataError, match="no image was named"):
-        find_images([])

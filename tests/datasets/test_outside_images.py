@@ -70,7 +70,7 @@ def test_images_without_a_value_of_the_orbit_are_named(given):
     source = given((pixels(4, 8, 8), things))
     assert source.table().columns["thing"] == ("a", "", "a", "")
     table = source.table(["thing"])
-    assert table.paths == ("image 0", "image 2")
+    assert table.paths == ("my_data:images#0", "my_data:images#2")
     assert [str(problem) for problem in table.left_out][0] == "row 2: its thing is empty"
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from orbitset.datasets import shards
 from orbitset.datasets.decode import Decoding, image_problems, load_images
-from orbitset.datasets.folder import find_images
+from orbitset.datasets.named_images import find_images
 from orbitset.datasets.pictures import ImageForm, decoded
 from orbitset.datasets.shards import expand, file_at, is_tar, open_at, read_shards, scan_shards
 from orbitset.datasets.source import Folder, Shards, open_source
@@ -21,6 +21,8 @@ from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import Grouping
 from orbitset.errors import ConfigError, DataError
 from orbitset.recipes.own_images import OrbitOptions, observed_images
+
+FORM = ImageForm(16)
 
 
 def picture(seed=0, size=(8, 6)):
@@ -119,8 +121,8 @@ def test_pixels_are_those_of_the_files_alone(pack, tmp_path, monkeypatch):
     (tmp_path / "files").mkdir()
     for name, content in contents:
         (tmp_path / "files" / name).write_bytes(content)
-    packed = find_images([pack(*contents)]).table
-    loose = find_images([tmp_path / "files"]).table
+    packed = find_images([pack(*contents)], FORM).table
+    loose = find_images([tmp_path / "files"], FORM).table
     for size_px in (None, 16):
         seen, _ = load_images(packed, size_px=size_px)
         alone, _ = load_images(loose, size_px=size_px, is_cached=False)
@@ -136,7 +138,7 @@ def test_pixels_are_decoded_anew_when_the_tar_is_another(pack, tmp_path, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     seen = []
     for files in ([("a.png", picture(1))], [("a.png", picture(2)), ("b.png", picture(3))]):
-        images, _ = load_images(find_images([pack(*files)]).table)
+        images, _ = load_images(find_images([pack(*files)], FORM).table)
         seen.append(images.images)
     assert len(seen[1]) == 2 and not np.array_equal(seen[0][0], seen[1][0])
 
@@ -400,21 +402,21 @@ def test_images_are_named_beside_files_and_folders(pack, tmp_path):
     path, alone = pack(("d/a.png", picture())), tmp_path / "alone.png"
     alone.write_bytes(picture(1))
     (tmp_path / "bad.tar").touch()
-    found = find_images([alone, path, tmp_path / "bad.tar", path])
+    found = find_images([alone, path, tmp_path / "bad.tar", path], FORM)
     assert found.table.paths == (str(alone), f"{path}/d/a.png")
     assert isinstance(found.table.file(0), Path) and found.table.file(1).size == len(picture())
     (problem,) = found.table.left_out
     assert problem.reason == f"{tmp_path / 'bad.tar'} is empty: it has 0 bytes"
     with pytest.raises(DataError, match="nothing is left of .*bad.tar is empty"):
-        find_images([tmp_path / "bad.tar"])
+        find_images([tmp_path / "bad.tar"], FORM)
 
 
 def test_an_image_is_found_again_by_its_path(pack, tmp_path):
     path = pack(("d/a.png", picture()), ("b.cls", b"1"))
-    table = find_images([path]).table
+    table = find_images([path], FORM).table
     assert file_at(table.paths[0]) == table.file(0)
-    assert find_images([path / "d" / "a.png"]).table.files == table.files
-    with pytest.raises(DataError, match="there is no image or folder"):
-        find_images([path / "b.png"])
+    assert find_images([path / "d" / "a.png"], FORM).table.files == table.files
+    with pytest.raises(DataError, match="there is no image, folder"):
+        find_images([path / "b.png"], FORM)
     for other in (path, path / "b.png", path / "b", tmp_path / "gone.tar" / "a.png", tmp_path):
         assert file_at(other) == other

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from orbitset.datasets.folder import find_images
+from orbitset.datasets.named_images import find_images
 from orbitset.datasets.pictures import ImageForm
 from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import ImageTable
@@ -106,7 +106,8 @@ def test_a_second_pass_lists_problems_once(numbered):
 
 
 def test_files_are_read_as_one_by_one(photos):
-    table, wanted = find_images([photos]).table, ImageForm(16, is_colour=True)
+    wanted = ImageForm(16, is_colour=True)
+    table = find_images([photos], wanted).table
     ((places, images),) = ImageStream(table, wanted)
     assert places == list(range(9))
     expected = [wanted.read(table.root / path) for path in table.paths]
@@ -114,7 +115,7 @@ def test_files_are_read_as_one_by_one(photos):
 
 
 def test_boxes_are_cut_out(photos):
-    table = find_images([photos / "ant" / "1.png"]).table
+    table = find_images([photos / "ant" / "1.png"], ImageForm(8)).table
     boxed = ImageTable("boxed", table.root, table.paths, {}, table.rows, ((0.0, 0.0, 8.0, 8.0),))
     ((_, images),) = ImageStream(boxed, ImageForm(8))
     with Image.open(photos / "ant" / "1.png") as opened:

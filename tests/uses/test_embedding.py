@@ -115,7 +115,7 @@ def test_nothing_readable_is_an_error_and_leaves_no_file(model, tmp_path):
         embed(model, [tmp_path / "0.png"])
     with pytest.raises(DataError, match="no image could be read"):
         rectify_to_folder(model, [tmp_path], tmp_path / "out")
-    with pytest.raises(DataError, match="there is no image or folder"):
+    with pytest.raises(DataError, match="there is no image, folder"):
         embed_to_file(model, ["gone.png"], tmp_path / "elsewhere" / "codes.npy")
     assert os.listdir(tmp_path / "out") == []
     assert not (tmp_path / "elsewhere").exists()
@@ -133,10 +133,10 @@ def test_progress_counts_what_was_skipped(model, odd, tmp_path):
 
 def test_batches_are_gathered(model, photos, monkeypatch):
     monkeypatch.setattr(embeddings, "_BATCH", 2)
-    table, problems = embeddings.find_images([photos]).table, []
+    table, problems = embeddings.find_images([photos], model.form).table, []
     parts = list(embedded_batches(model, table, problems, batch=4))
-    assert [len(paths) for paths, _ in parts] == [4, 4, 1]
-    assert [path for paths, _ in parts for path in paths] == list(table.paths)
+    assert [len(places) for places, _ in parts] == [4, 4, 1]
+    assert [at for places, _ in parts for at in places] == list(range(9))
 
 
 def test_rectified_images_lie_in_the_same_sub_folders(model, photos, tmp_path):

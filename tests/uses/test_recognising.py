@@ -68,11 +68,29 @@ def test_a_class_without_readable_examples_is_named(model, photos, one_each):
         classify(model, one_each / "dud", [photos])
 
 
-def test_examples_must_be_a_folder_of_images(model, photos, tmp_path):
-    with pytest.raises(DataError, match="there is no folder"):
+def test_examples_must_have_classes(model, photos, tmp_path):
+    with pytest.raises(DataError, match="there is no image, folder"):
         classify(model, tmp_path / "gone", [photos])
     with pytest.raises(DataError, match="there is no image in"):
         classify(model, tmp_path, [photos])
+    with pytest.raises(ConfigError, match="no factor label or orbit"):
+        classify(model, photos / "ant" / "1.png", [photos])
+
+
+def test_examples_may_be_rows_of_a_manifest(model, photos):
+    lines = ["path,thing,kind", "ant/1.png,ant,insect", "bee/1.png,bee,insect", "cat/1.png,cat,"]
+    (photos / "known.csv").write_text("\n".join(lines))
+    try:
+        result = classify(model, photos / "known.csv", [photos / "cat"], label="thing")
+        assert _labels(result) == ["cat"] * 3
+        result = classify(model, photos / "known.csv", [photos / "cat"], label="kind")
+        assert list(result.examples) == ["insect"]
+        with pytest.raises(ConfigError, match="--label: thing, kind"):
+            classify(model, photos / "known.csv", [photos / "cat"])
+        with pytest.raises(DataError, match="has no factor form"):
+            classify(model, photos / "known.csv", [photos / "cat"], label="form")
+    finally:
+        (photos / "known.csv").unlink()
 
 
 def test_contradictions_are_refused_before_any_image_is_read(model):
@@ -81,7 +99,7 @@ def test_contradictions_are_refused_before_any_image_is_read(model):
     for wrong in (-1, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="give a squared distance"):
             classify(model, "gone", ["gone"], reject_above=wrong)
-    with pytest.raises(DataError, match="there is no folder gone"):
+    with pytest.raises(DataError, match="there is no image, folder or other data gone"):
         classify(model, "gone", ["gone"])
 
 

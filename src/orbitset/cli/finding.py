@@ -23,6 +23,7 @@ from orbitset.cli.model_options import (
 from orbitset.cli.options import Device, Json, Quiet, Trust, say
 from orbitset.errors import check_choice
 
+_HEADING = f"  {'distance':>10}  image"
 app = typer.Typer(help="Build an index of images to search in.", no_args_is_help=True)
 
 
@@ -68,7 +69,12 @@ def index_add(
 @app.command("remove")
 def index_remove(
     index: Annotated[Path, Argument(metavar="INDEX", help="Folder of an index.")],
-    images: Annotated[list[Path], Argument(metavar="IMAGES", help="Images, or folders of images.")],
+    images: Annotated[
+        list[Path],
+        Argument(
+            metavar="IMAGES", help="Images, or folders, videos or arrays with all their images."
+        ),
+    ],
     as_json: Json = False,
 ) -> None:
     """Remove images from an index; their files need not exist any more.
@@ -87,7 +93,10 @@ def index_remove(
 def search(
     model: ModelFolder,
     index: Annotated[Path, Argument(metavar="INDEX", help="Folder of an index.")],
-    queries: Annotated[list[Path], Argument(metavar="QUERIES", help="Images to search for.")],
+    queries: Annotated[
+        list[Path],
+        Argument(metavar="QUERIES", help="Images to search for, or anything train takes."),
+    ],
     k: Annotated[int, Option(help="Number of nearest images to show for each query.", min=1)] = 10,
     sheet: Sheet = None,
     trusted: Trust = None,
@@ -114,7 +123,7 @@ def search(
             for answer in answers
         ]
     }
-    lines = []
+    lines = [_HEADING]
     for answer in answers:
         lines.append(answer.query)
         lines += [f"  {match.distance:>10.4g}  {match.path}" for match in answer.matches]
@@ -154,6 +163,7 @@ def dedupe(
     grouped = sum(map(len, groups))
     counts = f"{grouped:,} of them in {counted_of(len(groups), 'group')}"
     lines = [f"{counted_of(len(embedded.paths), 'image')}; {counts}", about]
+    lines += [_HEADING] if groups else []
     for group in groups:
         lines.append(f"{len(group)} images")
         lines += [
@@ -167,8 +177,16 @@ def classify(
     model: ModelFolder,
     images: Images,
     examples: Annotated[
-        Path, Option(help="Folder with a sub-folder of examples, or one image, for each class.")
+        Path,
+        Option(
+            help="Folder with a sub-folder of examples, or one image, for each class; or anything "
+            "train takes that has a factor with the class."
+        ),
     ],
+    label: Annotated[
+        str | None,
+        Option(help="Factor of the examples that is their class. Default: label, or orbit."),
+    ] = None,
     reject: Annotated[
         float | None,
         Option(help="Reject images farther than this squared distance from every class."),
@@ -202,6 +220,7 @@ def classify(
             load(model, device),
             examples,
             images,
+            label=label,
             by=cast(Any, by),
             reject_above=reject,
             is_open=not is_closed,
@@ -225,7 +244,8 @@ def classify(
             for path, guess in rows
         ],
     }
-    lines = [f"{guess.label or '–':<16} {guess.distance:>10.4g}  {path}" for path, guess in rows]
+    lines = [f"{'class':<16} {'distance':>10}  image"]
+    lines += [f"{guess.label or '–':<16} {guess.distance:>10.4g}  {path}" for path, guess in rows]
     finish(as_json, content, lines, result.problems)
     for label in result.unknown:
         say(printable(f"no example of {label} can be read, so no image is given that class"))

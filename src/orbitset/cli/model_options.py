@@ -20,7 +20,12 @@ ModelFolder = Annotated[
     Path, Argument(metavar="MODEL", help="Folder of a finished run, or of an exported model.")
 ]
 Images = Annotated[
-    list[Path], Argument(metavar="IMAGES", help="Image files, folders of images, or shards.")
+    list[Path],
+    Argument(
+        metavar="IMAGES",
+        help="Images, or anything train takes: folders, manifests (.csv, .parquet), shards, videos, .npy and "
+        ".npz files, module:function.",
+    ),
 ]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace existing output.")]
 Sheet = Annotated[Path | None, Option(help="Write an HTML page that shows the images.")]

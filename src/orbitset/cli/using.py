@@ -39,9 +39,11 @@ def embed(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write the codes (embeddings) of images to a file.
+    """Write the codes (embeddings) of images to a file; Parquet also has the factors of a manifest.
 
     Example: orbitset embed runs/mine photos/ -o codes.parquet
+
+    Example: orbitset embed runs/mine faces.csv clip.mp4 -o codes.parquet
     """
     from orbitset.uses.embedding import embed_to_file
 
@@ -98,7 +100,12 @@ def rectify(
 
 def verify(
     model: ModelFolder,
-    a: Annotated[Path, Argument(metavar="A", help="First image.")],
+    a: Annotated[
+        Path,
+        Argument(
+            metavar="A", help="First image: a file, a frame (clip.mp4#12) or a row (images.npy#3)."
+        ),
+    ],
     b: Annotated[Path, Argument(metavar="B", help="Second image.")],
     far: Far = None,
     threshold: Threshold = None,

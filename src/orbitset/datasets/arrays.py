@@ -2,6 +2,7 @@
 
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import torch
 
 from orbitset.datasets.images import ImageSet, Splits
+from orbitset.datasets.pictures import InMemory
+from orbitset.datasets.table import ImageTable, name_at
 from orbitset.errors import DataError
 from orbitset.seeds import stream
 
@@ -72,6 +75,16 @@ def split(images: ImageSet, *, seed: int = 0) -> Splits:
             "no class has three images, so there is nothing to test with; leave the labels out"
         )
     return Splits(images[torch.cat(train)], images[torch.cat(validation)], images[torch.cat(test)])
+
+
+def rows_of(source: str, images: ImageSet) -> ImageTable:
+    """Images by their numbers, with their labels as a factor."""
+    names = [name_at(source, at) for at in range(len(images))]
+    columns = {}
+    if images.labels is not None:
+        columns["label"] = tuple(map(str, images.labels.tolist()))
+    pixels = tuple(map(InMemory, images.images.numpy()))
+    return replace(ImageTable.numbered(source, Path(), names, columns), inside=pixels)
 
 
 def _read(path: Path) -> dict[str, Any]:

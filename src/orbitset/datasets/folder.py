@@ -1,14 +1,14 @@
-"""The files below a folder, listed once; images by name, in folders or in shards."""
+"""The files below a folder, listed once."""
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from orbitset.datasets.pictures import SUFFIXES, Stretch
-from orbitset.datasets.shards import file_at, is_tar, scan_shards, shards_at
-from orbitset.datasets.table import ImageTable, Problem
+from orbitset.datasets.pictures import SUFFIXES
+from orbitset.datasets.shards import is_tar
+from orbitset.datasets.table import ImageTable
 from orbitset.errors import DataError
 
 MANIFEST = "manifest.csv"
@@ -56,12 +56,18 @@ class ImageFiles:
     ignored: tuple[str, ...] = ()
     """Files that are not images, and folders that may not be read"""
 
+    @property
+    def named(self) -> "ImageFiles":
+        """The same with names that need no folder before them."""
+        ignored = tuple(str(self.table.root / path) for path in self.ignored)
+        return ImageFiles(self.table.named, ignored)
+
 
 def list_folder(root: Path | str) -> Listing:
     """The files below a folder. Links to folders are followed, except into what is listed anyway."""
     root = Path(root)
     if not root.is_dir():
-        raise DataError(f"there is no folder {root}")
+        raise DataError(f"there is no folder {root}", is_usage=True)
     unreadable: list[str] = []
     visited = [Path(os.path.realpath(root))]
 
@@ -83,44 +89,6 @@ def list_folder(root: Path | str) -> Listing:
         inside = Path(folder).relative_to(root)
         paths += [(inside / name).as_posix() for name in _ordered(names)]
     return Listing(root, tuple(paths), tuple(unreadable))
-
-
-def find_images(sources: Sequence[Path | str]) -> ImageFiles:
-    """Images by their names, and all images below folders or in shards, in the order they are named.
-
-    What is wrong with shards is in the table's `left_out`.
-    """
-    paths: dict[str, Stretch | None] = {}
-    ignored: list[str] = []
-    reasons: dict[str, None] = {}
-    for source in map(Path, sources):
-        shards = shards_at(source)
-        if source.is_dir():
-            listing = list_folder(source)
-            shards = [str(source / shard) for shard in listing.shards]
-            if (source / MANIFEST).is_file() or listing.ending_in(SUFFIXES) or not shards:
-                images, shards = listing.images, []
-                paths |= dict.fromkeys(str(source / path) for path in images.table.paths)
-                ignored += [str(source / path) for path in images.ignored]
-        elif not shards and source.is_file():
-            paths[str(source)] = None
-        elif not shards and isinstance(inside := file_at(source), Stretch):
-            paths[str(source)] = inside
-        elif not shards:
-            raise DataError(f"there is no image or folder {source}")
-        if shards:
-            table, problems = scan_shards(str(source), Path(), shards)
-            files = (file for file in table.files if isinstance(file, Stretch))
-            paths |= dict(zip(table.paths, files, strict=True))
-            reasons |= dict.fromkeys(problem.reason for problem in problems)
-    if not paths and not reasons:
-        raise DataError("no image was named")
-    label = str(sources[0]) if len(sources) == 1 else f"{len(sources)} files and folders"
-    table = ImageTable.numbered(label, Path(), list(paths), {})
-    if any(paths.values()):
-        table = replace(table, inside=tuple(paths.values()))
-    problems = tuple(Problem(row, why) for row, why in enumerate(reasons, start=len(paths) + 1))
-    return ImageFiles(table.without(problems, "skip"), tuple(ignored))
 
 
 def _ordered(names: Iterable[str]) -> list[str]:

@@ -21,7 +21,7 @@ from orbitset.datasets.head_people import Head, draw_head
 from orbitset.datasets.head_pictures import LIGHTS as LAMPS
 from orbitset.datasets.head_pictures import picture
 from orbitset.datasets.observed import ObservedImages
-from orbitset.errors import ConfigError, check_choice
+from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.seeds import stream
 
 VIEWS = tuple(str(degrees) for degrees in range(-90, 91, 15))
@@ -32,6 +32,20 @@ LIGHT_ORDER = (7, 3, 11, 0, 5, 9, 16, 1, 13, 14, 18, 19, 15, 17, 2, 12, 4, 10, 6
 """Which lights are there if fewer are asked for: the first of these, well spread."""
 PEOPLE, SESSIONS = 129, 4
 EXPOSURE = 1.25
+
+
+def people_and_lights(spec: str) -> tuple[int | None, int | None]:
+    """The numbers in a name such as heads:20x6; None for all.
+
+    >>> people_and_lights("heads:20x6"), people_and_lights("heads")
+    ((20, 6), (None, None))
+    """
+    if spec == "heads":
+        return None, None
+    people, _, lights = spec.removeprefix("heads:").partition("x")
+    if not (people.isdecimal() and lights.isdecimal()):
+        raise DataError(f"{spec} is not understood; give heads:20x6 for 20 people in 6 lights")
+    return int(people), int(lights)
 
 
 def load_heads(

@@ -54,6 +54,14 @@ class Splits:
     left_out: tuple[Problem, ...] = ()
     """What could not be used"""
 
+    @property
+    def whole(self) -> ImageSet:
+        """All images, part after part."""
+        parts = (self.train, self.validation, self.test)
+        labels = [part.labels for part in parts if part.labels is not None]
+        images = torch.cat([part.images for part in parts])
+        return ImageSet(images, torch.cat(labels) if len(labels) == len(parts) else None)
+
     def without_test(self) -> "Splits":
         """For choosing settings: labelled examples and queries both from validation images, every other one
         for each, so that they have none in common; the test images are left out."""

@@ -40,7 +40,10 @@ def read_manifest(
     try:
         header, rows, first = _parquet(path) if is_parquet else _csv(path)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise DataError(
+            f"{path} cannot be read: {error.strerror or error}",
+            is_usage=isinstance(error, FileNotFoundError),
+        ) from None
     _check_header(path, header, factors)
     root = path.parent if root is None else root
     has_boxes = set(_BOX) <= set(header)

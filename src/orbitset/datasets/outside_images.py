@@ -15,7 +15,7 @@ from PIL import Image
 
 from orbitset.datasets.arrays import as_images
 from orbitset.datasets.pictures import InMemory
-from orbitset.datasets.table import ImageTable
+from orbitset.datasets.table import ImageTable, name_at
 from orbitset.errors import DataError
 from orbitset.outside import described_error, import_named
 
@@ -54,26 +54,21 @@ def _called(spec: str, function: Callable[[], Any]) -> ImageTable:
     columns = {
         str(name): _column(spec, name, values, len(pictures)) for name, values in factors.items()
     }
-    names = [f"image {at}" for at in range(len(pictures))]
+    names = [name_at(spec, at) for at in range(len(pictures))]
     return replace(ImageTable.numbered(spec, Path(), names, columns), inside=tuple(pictures))
 
 
 def _pictures(spec: str, images: Any) -> list[InMemory]:
     if not isinstance(images, list | tuple):
-        return list(map(_picture, as_images(f"from {spec}", np.asarray(images))))
+        return list(map(InMemory, as_images(f"from {spec}", np.asarray(images))))
     if not images:
         raise DataError(f"the source {spec} gave no images")
     return [
         InMemory(image)
         if isinstance(image, Image.Image)
-        else _picture(as_images(f"from {spec}, image {at},", np.asarray(image)[None])[0])
+        else InMemory(as_images(f"from {spec}, image {at},", np.asarray(image)[None])[0])
         for at, image in enumerate(images)
     ]
-
-
-def _picture(pixels_CHW: np.ndarray) -> InMemory:
-    is_grey = len(pixels_CHW) == 1
-    return InMemory(Image.fromarray(pixels_CHW[0] if is_grey else pixels_CHW.transpose(1, 2, 0)))
 
 
 def _column(spec: str, name: Any, values: Sequence[Any], num: int) -> tuple[str, ...]:

@@ -69,13 +69,22 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InMemory:
-    """An image that a function gave."""
+    """An image that a function or an array gave, or a frame of a video."""
 
-    image: Image.Image
+    pixels: Image.Image | np.ndarray
+    """An array is uint8 (C, H, W)"""
+
+    @property
+    def image(self) -> Image.Image:
+        if isinstance(self.pixels, Image.Image):
+            return self.pixels
+        is_grey = len(self.pixels) == 1
+        return Image.fromarray(self.pixels[0] if is_grey else self.pixels.transpose(1, 2, 0))
 
     @property
     def size(self) -> int:
-        return math.prod(self.image.size) * len(self.image.getbands())
+        image = self.image
+        return math.prod(image.size) * len(image.getbands())
 
     def open(self) -> BinaryIO:
         """The image as PNG."""

@@ -87,7 +87,7 @@ def scan_shards(
     Entries of a sample's `.json` that are texts or numbers are factors; so is what `.cls` and `.txt` hold.
     """
     if not any((root / shard).is_file() for shard in names):
-        raise DataError(f"there is no shard {source}")
+        raise DataError(f"there is no shard {source}", is_usage=True)
     samples: list[tuple[int, str, _Sample]] = []
     problems: list[Problem] = []
     number = itertools.count(1)

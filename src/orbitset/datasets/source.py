@@ -1,7 +1,7 @@
 """One front door for data: `open_source` decides once what a name or a path is.
 
 It gives one of a few small classes, which looked at the disk once and are handed on. Each says for itself how
-its images are loaded, with factors or as single images, and how they are checked.
+its images are loaded, with factors or as single images, how they are listed by name, and how it is checked.
 """
 
 from abc import ABC, abstractmethod
@@ -12,24 +12,25 @@ from pathlib import Path
 from typing import ClassVar
 
 from orbitset.datasets import inspect
-from orbitset.datasets.arrays import load_array, split
+from orbitset.datasets.arrays import load_array, rows_of, split
 from orbitset.datasets.crops import crop
 from orbitset.datasets.decode import Decoding, Progress, load_images
 from orbitset.datasets.digits import load_digits
 from orbitset.datasets.folder import MANIFEST, ORBIT, ImageFiles, list_folder
-from orbitset.datasets.heads import factors_of_heads, load_heads
-from orbitset.datasets.images import Splits
+from orbitset.datasets.heads import factors_of_heads, load_heads, people_and_lights
+from orbitset.datasets.images import ImageSet, Splits
 from orbitset.datasets.manifest import read_manifest
 from orbitset.datasets.mnist import data_root, is_mnist_folder, load_mnist
 from orbitset.datasets.multi_pie import CANONICAL, MultiPieFiles, crop_by_camera, scan_multi_pie
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.outside_images import table_of
 from orbitset.datasets.pictures import SUFFIXES as IMAGES
+from orbitset.datasets.pictures import ImageForm
 from orbitset.datasets.plain import load_plain
-from orbitset.datasets.shards import is_tar, read_shards, shards_at
+from orbitset.datasets.shards import is_tar, read_shards, scan_shards, shards_at
 from orbitset.datasets.table import Grouping, ImageTable, OnProblem, Problem, stop_if_any
 from orbitset.datasets.video import SUFFIXES as VIDEOS
-from orbitset.datasets.video import load_videos, split_by_time, videos_in
+from orbitset.datasets.video import frames_in, load_videos, split_by_time, videos_in
 from orbitset.errors import ConfigError, DataError
 from orbitset.outside import is_name
 
@@ -72,6 +73,10 @@ class Source:
             "with MNIST's idx files, or a .npy or .npz file of images"
         )
 
+    def images(self, form: ImageForm) -> ImageFiles:
+        """All images by name, to be read one by one in that form, and the files that are none."""
+        raise DataError(f"the images of {self.spec} have no names; give files, or a table of them")
+
     def check(self) -> inspect.Check:
         """Read everything, and say what it holds and what is wrong with it."""
         return inspect.check_splits(self.spec, self.load_splits())
@@ -92,6 +97,9 @@ class TableSource(Source, ABC):
     def other_files(self) -> dict[str, Sequence[str]]:
         """Files that are missing, and files that are no images or not used."""
         return {}
+
+    def images(self, form: ImageForm) -> ImageFiles:
+        return ImageFiles(self.cropped(self.table(), None).named)
 
     def cropped(self, table: ImageTable, crops: str | None) -> ImageTable:
         """The table with the boxes of a file, if there is one."""
@@ -152,6 +160,9 @@ class Folder(TableSource):
         ]
         return table.without(loose, on_problem)
 
+    def images(self, form: ImageForm) -> ImageFiles:
+        return self.files.named
+
     def other_files(self) -> dict[str, Sequence[str]]:
         return {"ignored": self.files.ignored}
 
@@ -165,6 +176,11 @@ class Manifest(TableSource):
     def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
         return read_manifest(self.path, factors=factors, on_problem=on_problem)
 
+    def images(self, form: ImageForm) -> ImageFiles:
+        table = self.table().named
+        problems = (Problem(x.row, f"{self.path}, row {x.row}: {x.reason}") for x in table.left_out)
+        return ImageFiles(replace(table, left_out=tuple(problems)))
+
 
 @dataclass(frozen=True)
 class Shards(TableSource):
@@ -175,6 +191,11 @@ class Shards(TableSource):
 
     def table(self, factors: Sequence[str] = (), on_problem: OnProblem = "skip") -> ImageTable:
         return read_shards(self.spec, self.root, self.names, factors=factors, on_problem=on_problem)
+
+    def images(self, form: ImageForm) -> ImageFiles:
+        names = [str(self.root / name) for name in self.names]
+        table, problems = scan_shards(self.spec, Path(), names)
+        return ImageFiles(replace(table, left_out=problems))
 
 
 @dataclass(frozen=True)
@@ -227,6 +248,9 @@ class Videos(Source):
         videos = load_videos(self.spec, self.root, self.names, decoding, on_progress)
         return split_by_time(videos.frames, decoding.video.trained_share), videos.problems
 
+    def images(self, form: ImageForm) -> ImageFiles:
+        return ImageFiles(frames_in(self.spec, self.root, self.names, form))
+
     def check(self) -> inspect.Check:
         decoding = Decoding(is_colour=True, on_problem="skip")
         videos = load_videos(self.spec, self.root, self.names, decoding)
@@ -264,6 +288,9 @@ class Plain(Source):
     def load_splits(self, decoding: Decoding = _SKIPPING) -> Splits:
         return load_plain(self.files.table, decoding)
 
+    def images(self, form: ImageForm) -> ImageFiles:
+        return self.files.named
+
     def check(self) -> inspect.Check:
         check = inspect.check_table(self.spec, replace(self.files.table, columns={}))
         line = "orbits: every image is an orbit of its own, whose members are computed"
@@ -275,9 +302,14 @@ class Single(Source):
     """Single images of one size: the embedded digits, MNIST, or a .npy or .npz file."""
 
     load: Callable[[], Splits]
+    rows: Callable[[], ImageSet] | None = None
+    """All images in the order of their file; None if that is the order of the parts"""
 
     def load_splits(self, decoding: Decoding = _SKIPPING) -> Splits:
         return self.load()
+
+    def images(self, form: ImageForm) -> ImageFiles:
+        return ImageFiles(rows_of(self.spec, self.rows() if self.rows else self.load().whole))
 
 
 def open_source(spec: str) -> Source:
@@ -295,7 +327,12 @@ def open_source(spec: str) -> Source:
     if spec == "digits":
         return Single(spec, load_digits)
     if spec == "heads" or spec.startswith("heads:"):
-        return _heads(spec)
+        return Heads(spec, *people_and_lights(spec))
+    return open_path(spec)
+
+
+def open_path(spec: str) -> Source:
+    """The same where no name stands for anything, save for that of a function from outside the package."""
     path = Path(spec)
     if path.is_dir():
         return _in_folder(spec, path)
@@ -310,12 +347,13 @@ def open_source(spec: str) -> Source:
     if path.is_file() and suffix in VIDEOS:
         return Videos(spec, path.parent, (path.name,))
     if suffix in ARRAYS and path.is_file():
-        return Single(spec, lambda: split(load_array(path)))
+        return Single(spec, lambda: split(load_array(path)), partial(load_array, path))
     if is_outside_source(spec):
         return Outside(spec)
     reason = "it is of no known kind" if path.exists() else "there is no such file or name"
     raise UnknownSource(
         f"{spec} is not data that can be read: {reason}",
+        is_usage=True,
         hint="give a folder of images, videos or shards, a manifest (.csv, .parquet), a .tar, a video, a "
         f".npy or .npz file, digits, mnist, heads, {MULTI_PIE}FOLDER, {', '.join(FACES)}, or module:function",
     )
@@ -355,12 +393,3 @@ def _manifest_of_faces(name: str) -> Path:
             hint="say where it lies with --root, or set ORBITSET_DATA to the folder that holds it",
         )
     return manifest
-
-
-def _heads(spec: str) -> Heads:
-    if spec == "heads":
-        return Heads(spec)
-    people, _, lights = spec.removeprefix("heads:").partition("x")
-    if not (people.isdecimal() and lights.isdecimal()):
-        raise DataError(f"{spec} is not understood; give heads:20x6 for 20 people in 6 lights")
-    return Heads(spec, int(people), int(lights))

@@ -116,6 +116,12 @@ class ImageTable:
             raise DataError(f"nothing is left of {self.source}: {named(everything)}")
         return replace(self.at(places), left_out=(*self.left_out, *problems))
 
+    @property
+    def named(self) -> "ImageTable":
+        """The same with names that need no root: what a file is called from where the user is."""
+        paths = tuple(str(self.root / path) for path in self.paths)
+        return replace(self, root=Path(), paths=paths)
+
     def where(self, factor: str, values: Collection[str]) -> "ImageTable":
         """The rows with one of these values of a factor."""
         self.require([factor])
@@ -163,6 +169,15 @@ class Grouping:
         """The table without the rows whose orbit cannot be used."""
         problems = orbit_problems(table, self.orbit, self.target, min_members=self.min_members)
         return table.without(problems, "skip")
+
+
+def name_at(source: str, at: int) -> str:
+    """The name of an image that is no file: a row of an array, a frame of a video, from 0.
+
+    >>> name_at("clip.mp4", 12)
+    'clip.mp4#12'
+    """
+    return f"{source}#{at}"
 
 
 def stop_if_any(source: str, problems: Sequence[Problem]) -> None:

@@ -19,8 +19,9 @@ from orbitset.datasets.decode import Decoding
 from orbitset.datasets.folder import Listing, natural
 from orbitset.datasets.frames import Progress, load_frames
 from orbitset.datasets.observed import ObservedImages
+from orbitset.datasets.pictures import ImageForm, InMemory
 from orbitset.datasets.segments import SegmentConfig, cut_segments, find_cuts
-from orbitset.datasets.table import OnProblem, Problem, count, named
+from orbitset.datasets.table import ImageTable, OnProblem, Problem, count, name_at, named
 from orbitset.errors import ConfigError, DataError, check_choice
 
 SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg")
@@ -123,6 +124,25 @@ def load_videos(
     columns = dict(zip(_FACTORS, zip(*gathered.rows, strict=True), strict=True))
     images = torch.frombuffer(gathered.pixels, dtype=torch.uint8).view(shape)
     return Videos(ObservedImages.of(images, columns), tuple(gathered.clips), problems)
+
+
+def frames_in(source: str, root: Path, names: Sequence[str], form: ImageForm) -> ImageTable:
+    """All frames of videos by their numbers, in that form; what is wrong with videos is left out."""
+    assert form.size_px is not None
+    files: dict[str, InMemory] = {}
+    problems, video, frame = [], list[str](), list[str]()
+    for row, name in enumerate(names, 1):
+        path = root / name
+        frames = load_frames(path, size_px=form.size_px, is_colour=form.is_colour)
+        if frames.damage is not None:
+            problems.append(VideoProblem(row, f"{path} {frames.damage}"))
+        for at, pixels in enumerate(frames.pixels):
+            files[name_at(str(path), at)] = InMemory(pixels)
+            video.append(name)
+            frame.append(str(at))
+    columns = {"video": tuple(video), "frame": tuple(frame)}
+    table = ImageTable.numbered(source, Path(), list(files), columns)
+    return replace(table, inside=tuple(files.values()), left_out=tuple(problems))
 
 
 def videos_in(listing: Listing) -> list[str]:

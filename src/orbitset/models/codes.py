@@ -1,9 +1,12 @@
-"""Codes of many images, written as they come: Parquet with their paths, or .npy with the paths beside it."""
+"""Codes of many images, written as they come: Parquet with their paths and factors, or .npy with the paths
+beside it."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
@@ -11,18 +14,32 @@ from orbitset.errors import ConfigError, OrbitsetError
 
 GROUP_ROWS = 8_192
 """The rows that are best written to a Parquet file at a time"""
-Write = Callable[[Sequence[str], np.ndarray], None]
-"""Adds the paths of some images and their codes (N, D)"""
+Factors = Mapping[str, Sequence[str]]
+_NO_FACTORS: Factors = MappingProxyType({})
+_OWN_COLUMNS = ("path", "code")
+
+
+class Write(Protocol):
+    """Adds the paths of some images, their codes (N, D) and their factors, which .npy cannot have."""
+
+    def __call__(
+        self, paths: Sequence[str], codes_ND: np.ndarray, factors: Factors = _NO_FACTORS
+    ) -> None: ...
 
 
 @contextmanager
-def open_codes(path: Path, code_size: int) -> Iterator[Write]:
+def open_codes(path: Path, code_size: int, factors: Sequence[str] = ()) -> Iterator[Write]:
     """Write a .parquet or .npy file, by its suffix, that appears when all is written, and not before."""
     targets = files_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = [target.with_name(f".{target.name}.{os.getpid()}.part") for target in targets]
     try:
-        with (_parquet if len(parts) == 1 else _npy)(*parts, code_size=code_size) as write:
+        names = column_names(factors)
+        with (
+            _parquet(*parts, code_size=code_size, names=names)
+            if len(parts) == 1
+            else _npy(*parts, code_size=code_size)
+        ) as write:
             yield write
         for part, target in zip(parts, targets, strict=True):
             part.replace(target)
@@ -46,6 +63,15 @@ def files_of(path: Path) -> list[Path]:
                 ) from None
             return [path]
     raise ConfigError(f"codes are written as .parquet or .npy, and {path} is neither")
+
+
+def column_names(factors: Sequence[str]) -> dict[str, str]:
+    """The column of each factor: its name, unless the path or the code has that.
+
+    >>> column_names(["view", "code"])
+    {'view': 'view', 'code': 'factor_code'}
+    """
+    return {name: f"factor_{name}" if name in _OWN_COLUMNS else name for name in factors}
 
 
 def why_refused(file: Path, path: str) -> str | None:
@@ -99,8 +125,11 @@ def _npy(codes_part: Path, paths_part: Path, *, code_size: int) -> Iterator[Writ
             codes_file.seek(0)
             np.lib.format.write_array_header_1_0(codes_file, header)
 
-        def write(paths: Sequence[str], codes_ND: np.ndarray) -> None:
+        def write(
+            paths: Sequence[str], codes_ND: np.ndarray, factors: Factors = _NO_FACTORS
+        ) -> None:
             nonlocal num_rows
+            del factors
             codes_file.write(np.ascontiguousarray(codes_ND, "<f4").tobytes())
             names.writelines(f"{path}\n" for path in paths)
             num_rows += len(paths)
@@ -111,18 +140,25 @@ def _npy(codes_part: Path, paths_part: Path, *, code_size: int) -> Iterator[Writ
 
 
 @contextmanager
-def _parquet(part: Path, *, code_size: int) -> Iterator[Write]:
+def _parquet(part: Path, *, code_size: int, names: Mapping[str, str]) -> Iterator[Write]:
     import pyarrow
     import pyarrow.parquet
 
     kind = pyarrow.list_(pyarrow.float32(), code_size)
-    schema = pyarrow.schema([("path", pyarrow.string()), ("code", kind)])
+    fields = [("path", pyarrow.string()), ("code", kind)]
+    schema = pyarrow.schema([*fields, *((name, pyarrow.string()) for name in names.values())])
     with pyarrow.parquet.ParquetWriter(part, schema) as writer:
 
-        def write(paths: Sequence[str], codes_ND: np.ndarray) -> None:
+        def write(
+            paths: Sequence[str], codes_ND: np.ndarray, factors: Factors = _NO_FACTORS
+        ) -> None:
             flat = pyarrow.array(np.ascontiguousarray(codes_ND, np.float32).ravel())
             codes = pyarrow.FixedSizeListArray.from_arrays(flat, code_size)
             columns = [pyarrow.array(paths, pyarrow.string()), codes]
+            columns += [
+                pyarrow.array([value or None for value in factors[name]], pyarrow.string())
+                for name in names
+            ]
             writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
 
         yield write

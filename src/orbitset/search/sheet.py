@@ -4,6 +4,7 @@ import base64
 import functools
 import io
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image, ImageOps
 
+from orbitset.errors import OrbitsetError
 from orbitset.pages import render
 
 _MOST_PX = 160
@@ -35,6 +37,20 @@ class SheetRow:
     heading: str
     pictures: Sequence[SheetPicture]
     note: str = ""
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The names of files, with as many folders before them as tell them apart.
+
+    >>> short_names(["photos/ant/1.png", "photos/bee/1.png", "photos/bee/2.png"])
+    ['ant/1.png', 'bee/1.png', '2.png']
+    """
+    names = {path: Path(path).name for path in paths}
+    for depth in range(2, 1 + max((len(Path(path).parts) for path in names), default=0)):
+        count = Counter(names.values())
+        repeated = [path for path in names if count[names[path]] > 1]
+        names |= {path: str(Path(*Path(path).parts[-depth:])) for path in repeated}
+    return [names[path] for path in paths]
 
 
 def contact_sheet(
@@ -95,7 +111,14 @@ def _read(open_file: Callable[[str], BinaryIO], path: str) -> tuple[str, bool]:
             with open_file(path) as file, Image.open(file) as opened:
                 opened.draft("RGB", (2 * _MOST_PX, 2 * _MOST_PX))
                 return _source(opened)
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError):
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+        Image.DecompressionBombError,
+        OrbitsetError,
+    ):
         return "", False
 
 

@@ -1,4 +1,6 @@
-"""Codes and rectified images of many files: what cannot be read is named, and the rest goes on.
+"""Codes and rectified images of many images: what cannot be read is named, and the rest goes on.
+
+Images are whatever `train` takes: files, folders, manifests, shards, videos, arrays, functions.
 
 Shapes: N images, D code entries.
 """
@@ -14,8 +16,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from orbitset.datasets.folder import find_images
+from orbitset.datasets.named_images import find_images
+from orbitset.datasets.pictures import InMemory
 from orbitset.datasets.shards import is_tar
+from orbitset.datasets.source import MANIFESTS
 from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import ImageTable, Problem
 from orbitset.errors import DataError, RunError
@@ -33,9 +37,13 @@ _MOST_NAMED = 8
 class Embedded:
     """Codes of images, and the images that could not be read."""
 
-    paths: tuple[str, ...]
+    table: ImageTable
     codes_ND: np.ndarray
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return self.table.paths
 
 
 @dataclass
@@ -61,8 +69,8 @@ def embed(
     precision: Precision = "float32",
     on_progress: Progress | None = None,
 ) -> Embedded:
-    """Embed image files, and all images in folders; the codes stay in memory."""
-    table = find_images(images).table
+    """Embed images; the codes stay in memory."""
+    table = find_images(images, model.form).table
     return embed_table(model, table, precision=precision, on_progress=on_progress)
 
 
@@ -82,9 +90,8 @@ def embed_table(
     )
     if not batches:
         raise _nothing_read(problems)
-    paths = [path for paths, _ in batches for path in paths]
-    codes = np.concatenate([codes for _, codes in batches])
-    return Embedded(tuple(paths), codes, tuple(problems))
+    ((places, codes),) = batches
+    return Embedded(table.at(places), codes, tuple(problems))
 
 
 def embed_to_file(
@@ -96,14 +103,17 @@ def embed_to_file(
     precision: Precision = "float32",
     on_progress: Progress | None = None,
 ) -> Summary:
-    """Embed images into a .parquet or .npy file, in memory that does not grow with their number."""
+    """Embed images into a .parquet or .npy file, in memory that does not grow with their number.
+
+    Parquet files have the factors of the images, too.
+    """
     for path in files_of(out):
         if path.is_dir():
             raise RunError(f"{path} is a folder; choose another name", is_usage=True)
         if path.exists() and not overwrite:
             hint = "add --overwrite, or choose another name"
             raise RunError(f"{path} exists already", hint=hint, is_usage=True)
-    files = find_images(images)
+    files = find_images(images, model.form)
     refused = [
         Problem(row, f"{path} {reason}")
         for row, path in zip(files.table.rows, files.table.paths, strict=True)
@@ -111,12 +121,13 @@ def embed_to_file(
     ]
     table = files.table.without(refused, "skip")
     done, problems = 0, list[Problem]()
-    with open_codes(out, model.code_size) as write:
-        for paths, codes in embedded_batches(
+    with open_codes(out, model.code_size, list(table.columns)) as write:
+        for places, codes in embedded_batches(
             model, table, problems, batch=GROUP_ROWS, precision=precision, on_progress=on_progress
         ):
-            write(paths, codes)
-            done += len(paths)
+            part = table.at(places)
+            write(part.paths, codes, part.columns)
+            done += len(places)
         return Summary(done, tuple(problems), files.ignored).check()
 
 
@@ -129,7 +140,7 @@ def rectify_to_folder(
     on_progress: Progress | None = None,
 ) -> Summary:
     """Write each image in its canonical pose, as a PNG with the name of the image."""
-    files = find_images(images)
+    files = find_images(images, model.form)
     table = files.table
     targets = _targets(table, images, out)
     _check_apart(table, targets)
@@ -160,8 +171,8 @@ def embedded_batches(
     batch: int,
     precision: Precision = "float32",
     on_progress: Progress | None = None,
-) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Paths and codes in batches; images that cannot be read are added to `problems`."""
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Places in the table and codes in batches; images that cannot be read are added to `problems`."""
 
     def encode(pixels: np.ndarray) -> np.ndarray:
         inputs = model.place(torch.from_numpy(pixels).to(model.device))
@@ -169,16 +180,16 @@ def embedded_batches(
         return codes
 
     cores = torch.get_num_threads() if model.device.type == "cpu" else 1
-    paths: list[str] = []
+    gathered: list[int] = []
     parts: list[np.ndarray] = []
     for places, codes in _processed(table, model, encode, problems, on_progress, cores=cores):
-        paths += [table.paths[at] for at in places]
+        gathered += places
         parts.append(codes)
-        if len(paths) >= batch:
-            yield paths, np.concatenate(parts)
-            paths, parts = [], []
-    if paths:
-        yield paths, np.concatenate(parts)
+        if len(gathered) >= batch:
+            yield gathered, np.concatenate(parts)
+            gathered, parts = [], []
+    if gathered:
+        yield gathered, np.concatenate(parts)
 
 
 def _processed(
@@ -228,12 +239,17 @@ def _side_by_side(
 
 def _targets(table: ImageTable, sources: Sequence[Path | str], out: Path) -> list[Path]:
     """Where each image is written: in the sub-folders that it has below its source. A name that comes twice
-    gets a number."""
+    gets a number; `clip.mp4#12` is written to `clip-12.png`."""
     roots = [path for path in map(Path, sources) if path.is_dir() or is_tar(path.name)]
+    roots += [path.parent for path in map(Path, sources) if path.suffix.lower() in MANIFESTS]
     names = []
-    for path in map(Path, table.paths):
+    for at, path in enumerate(map(Path, table.paths)):
         inside = next((path.relative_to(root) for root in roots if path.is_relative_to(root)), None)
-        names.append(out / (inside or Path(path.name)).with_suffix(".png"))
+        name = out / (inside or Path(path.name))
+        if isinstance(table.file(at), InMemory):
+            stem, _, number = name.name.rpartition("#")
+            name = name.with_name(f"{Path(stem).stem}-{number}.png")
+        names.append(name.with_suffix(".png"))
     counts, taken = dict.fromkeys(names, 1), set(names)
     targets: dict[Path, None] = {}
     for name in names:

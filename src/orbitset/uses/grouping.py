@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from orbitset.datasets.shards import open_at
+from orbitset.datasets.named_images import open_image
 from orbitset.models import Model
 from orbitset.search.duplicates import Group, find_groups
-from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
+from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet, short_names
 from orbitset.uses.embedding import Embedded, Progress, embed
 from orbitset.uses.verifying import check_distance, threshold_of
 
@@ -48,10 +48,10 @@ def duplicates_sheet(groups: Sequence[Group], about: str = "") -> str:
         SheetRow(
             f"{len(group)} images",
             [
-                SheetPicture(
-                    path, Path(path).name, f"{distance:.4g}", is_marked=path == group.names[0]
+                SheetPicture(path, name, f"{distance:.4g}", is_marked=path == group.names[0])
+                for path, name, distance in zip(
+                    group.names, short_names(group.names), group.distances, strict=True
                 )
-                for path, distance in zip(group.names, group.distances, strict=True)
             ],
         )
         for group in groups
@@ -64,5 +64,5 @@ def duplicates_sheet(groups: Sequence[Group], about: str = "") -> str:
         rows,
         title=f"{len(groups):,} group{'' if len(groups) == 1 else 's'}",
         note=note,
-        open_file=open_at,
+        open_file=open_image,
     )
