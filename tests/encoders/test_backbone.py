@@ -83,8 +83,11 @@ def test_what_gives_no_vector_for_an_image_is_refused(found, word):
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"is_pretrained": True}, "the paper's has none"),
-        ({"backbone": "a:B", "is_pretrained": True}, "for networks of timm, not for a:B"),
+        ({"is_pretrained": True}, "the paper's has no pretrained weights"),
+        ({"head": "features"}, "encoder.head is for another network"),
+        ({"norm_statistics": "frozen"}, "encoder.norm_statistics is for another network"),
+        ({"code_size": None}, "the paper's network needs a number"),
+        ({"backbone": "a:B", "features": "cls"}, "is for networks of transformers"),
         ({"backbone": "a:B", "pool": 4}, "a:B has none of them"),
         ({"backbone": "a:B", "unpooling": "switches"}, "a:B has none of them"),
     ],
@@ -92,6 +95,28 @@ def test_what_gives_no_vector_for_an_image_is_refused(found, word):
 def test_settings_that_would_do_nothing_are_refused(settings, word):
     with pytest.raises(ConfigError, match=word):
         EncoderConfig(**settings)
+
+
+def test_codes_begin_as_the_features_of_the_network():
+    net = nn.Sequential(nn.Conv2d(1, 6, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    images = torch.rand(5, 1, 16, 16)
+    model = BackboneEncoder(net, size_px=16, channels=(4,), code_size=None, head="features")
+    assert model.code_size == 24
+    torch.testing.assert_close(model.encode(images), net(images))
+    short = BackboneEncoder(net, size_px=16, channels=(4,), code_size=7, head="features")
+    torch.testing.assert_close(short.encode(images), net(images)[:, :7])
+
+
+def test_frozen_statistics_stay_while_weights_learn():
+    net = nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6))
+    model = BackboneEncoder(net, size_px=16, channels=(4,), code_size=8, norm_statistics="frozen")
+    before = {name: value.clone() for name, value in net.named_buffers()}
+    model.train()
+    codes = model.encode(torch.rand(5, 1, 16, 16))
+    codes.sum().backward()
+    assert all(torch.equal(value, before[name]) for name, value in net.named_buffers())
+    assert net[1].weight.grad is not None
+    assert model.decoder.training and not model.eval().decoder.training
 
 
 class _Forgetful(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from orbitset.encoders import EncoderConfig, build_encoder
-from orbitset.encoders.named import build_backbone, check_backbone
+from orbitset.encoders.named import Stated, build_backbone, look_at
 from orbitset.errors import ConfigError
 
 NETS = """
@@ -28,6 +28,16 @@ class Bare(nn.Module):
 class Demanding(nn.Module):
     def __init__(self, depth):
         super().__init__()
+
+class Trained(nn.Module):
+    size_px, mean, sd, is_pretrained = 48, (0.5, 0.25, 0.0), (1.0, 2.0, 4.0), True
+
+    def __init__(self, is_pretrained):
+        super().__init__()
+        self.told = is_pretrained
+
+    def forward(self, images):
+        return images.flatten(1)
 
 def function():
     raise SystemExit("never called")
@@ -57,25 +67,34 @@ def test_a_network_is_told_what_it_is_made_for(nets):
     assert build_backbone("their_nets:Bare", in_channels=3, size_px=20) is not None
 
 
+def test_a_class_states_its_images_and_its_weights(nets):
+    assert look_at("their_nets:Trained") == Stated(size_px=48, is_pretrained=True)
+    assert look_at("their_nets:Sized") == Stated(size_px=None, is_pretrained=False)
+    network = build_backbone("their_nets:Trained", in_channels=3, size_px=48, is_pretrained=True)
+    assert network.network.told is True
+    images = torch.full((1, 3, 1, 1), 0.5)
+    assert network(images).tolist() == [[0.0, 0.125, 0.125]]
+
+
 @pytest.mark.parametrize(
     ("name", "word"),
     [
         ("no_such_nets:Pooled", "No module named 'no_such_nets'"),
-        ("their_nets.Pooled", "give vgg, timm:NAME or package"),
+        ("their_nets.Pooled", "give vgg, timm:NAME, hf:NAME or package"),
         ("broken_nets:Net", r"ZeroDivisionError: division by zero \(.*broken_nets.py, line 1\)"),
         ("leaving_nets:Net", r"SystemExit: 3 \(.*leaving_nets.py, line 1\)"),
         ("needing_nets:Net", "ModuleNotFoundError: No module named .what_is_not"),
         ("their_nets:Poled", "their_nets has no Poled; did you mean Pooled"),
         ("their_nets:function", "is no class of networks"),
         ("os:system", "is no class of networks"),
-        ("timm:", "give vgg, timm:NAME or package"),
-        ("resnet18", "give vgg, timm:NAME or package"),
-        ("their nets:Pooled", "give vgg, timm:NAME or package"),
+        ("timm:", "give vgg, timm:NAME, hf:NAME or package"),
+        ("resnet18", "give vgg, timm:NAME, hf:NAME or package"),
+        ("their nets:Pooled", "give vgg, timm:NAME, hf:NAME or package"),
     ],
 )
 def test_names_of_no_network_are_refused(nets, name, word):
     with pytest.raises(ConfigError, match=word):
-        check_backbone(EncoderConfig(backbone=name).backbone)
+        look_at(EncoderConfig(backbone=name).backbone)
 
 
 def test_a_network_that_cannot_be_made_is_refused(nets):
@@ -88,14 +107,14 @@ def test_modules_are_looked_for_where_the_program_is_called(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
     monkeypatch.setattr(sys, "path", [path for path in before if path])
-    check_backbone("nets_that_lie_here:Pooled")
+    look_at("nets_that_lie_here:Pooled")
     assert sys.path == [path for path in before if path]
 
 
 def test_networks_of_timm_need_timm(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ConfigError, match="needs timm, which cannot be imported"):
-        check_backbone("timm:resnet18")
+        look_at("timm:resnet18")
 
 
 @pytest.fixture
@@ -117,7 +136,7 @@ def test_networks_of_timm_take_images_of_other_sizes(timm, name, channels, size_
 
 def test_near_names_of_timm_are_said(timm):
     with pytest.raises(ConfigError, match=r"no network 'resnet81'; near it are .*resnet"):
-        check_backbone("timm:resnet81")
+        look_at("timm:resnet81")
 
 
 @pytest.mark.parametrize(

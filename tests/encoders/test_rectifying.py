@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from orbitset.encoders.rectifying import EncoderConfig, RectifyingEncoder
+from orbitset.encoders import EncoderConfig, RectifyingEncoder
 from orbitset.errors import ConfigError
 
 UNPOOLINGS = ["copy", "corner", "switches"]

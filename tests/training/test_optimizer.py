@@ -39,3 +39,39 @@ def test_parts_that_are_not_there_are_refused():
         groups_of(net, nn.Module(), rate_shares={"missing.": 0.1})
     with pytest.raises(ValueError, match="rate_shares gives 'weight' -1"):
         groups_of(net, nn.Module(), rate_shares={"weight": -1})
+
+
+def test_weight_decay_spares_vectors():
+    """Without gradients of the loss only decay changes weights: by rate times decay, each step."""
+    net = nn.Linear(3, 2)
+    before = {name: value.detach().clone() for name, value in net.named_parameters()}
+    optimizer = adam([{"params": list(net.parameters())}], rate=0.1, weight_decay=0.5)
+    for weight in net.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    torch.testing.assert_close(net.weight, before["weight"] * (1 - 0.1 * 0.5))
+    assert torch.equal(net.bias, before["bias"])
+
+
+def test_parts_that_decay_and_do_not_keep_their_shares():
+    net = nn.Linear(3, 2)
+    groups = [{"params": list(net.parameters()), "share": 0.5}]
+    optimizer = adam(groups, rate=0.1, weight_decay=0.5)
+    set_rate(optimizer, 0.2)
+    rates = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+    assert rates == [(0.1, 0.5), (0.1, 0.0)]
+
+
+def test_gradients_are_clipped_together():
+    net = nn.Linear(3, 2)
+    optimizer = adam([{"params": list(net.parameters())}], rate=0.1, clip_norm=0.5)
+    for weight in net.parameters():
+        weight.grad = torch.full_like(weight, 3.0)
+    optimizer.step()
+    norm = torch.cat([weight.grad.flatten() for weight in net.parameters()]).norm()
+    torch.testing.assert_close(norm, torch.tensor(0.5))
+
+
+def test_without_decay_and_clipping_it_is_plain_adam():
+    optimizer = adam([{"params": list(nn.Linear(3, 2).parameters())}], rate=0.1)
+    assert type(optimizer) is torch.optim.Adam

@@ -135,8 +135,8 @@ def train(
     encoder: Annotated[
         str | None,
         Option(
-            help="Train another network than the paper's: timm:resnet18, or a class of your own, "
-            "such as my_networks:Net."
+            help="Train another network than the paper's, from its pretrained weights: "
+            "hf:facebook/dinov2-small, timm:resnet50, or a class of your own, such as my_networks:Net."
         ),
     ] = None,
     seed: Seed = None,

@@ -3,7 +3,7 @@
 Such a network gives a vector for each image, or a map of features that is averaged over places. A linear
 layer makes the code of it, and a decoder of its own, shaped to the images, what is rectified.
 
-Shapes: N images of C x S x S, D code entries.
+Shapes: N images of C x S x S, F features, D code entries.
 """
 
 import copy
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from orbitset.encoders.code_norm import CodeNorm, build_code_norm
+from orbitset.encoders.components import first_features
+from orbitset.encoders.config import Head, Statistics
 from orbitset.encoders.contrast import Contrast, build_contrast
 from orbitset.encoders.pooling import repeated
 from orbitset.encoders.rectifying import check_images
@@ -41,26 +43,55 @@ class BackboneEncoder(nn.Module):
         in_channels: int = 1,
         size_px: int = 64,
         channels: Sequence[int] = (16, 32, 64, 128),
-        code_size: int = 1024,
+        code_size: int | None = 1024,
         code_norm: CodeNorm = "none",
         contrast: Contrast = "given",
+        head: Head = "random",
+        norm_statistics: Statistics = "trained",
     ) -> None:
-        """`channels` are the widths of the decoder, the outermost first."""
+        """`channels` are the widths of the decoder, the outermost first. Without a `code_size` codes have as
+        many numbers as the network gives features."""
         super().__init__()
-        self.in_channels, self.size_px, self.code_size = in_channels, size_px, code_size
         self.contrast = build_contrast(contrast, size_px)
-        self.backbone = backbone
+        self.backbone, self.norm_statistics = backbone, norm_statistics
         num_features = _num_features(backbone, self.contrast, in_channels, size_px)
+        code_size = code_size or num_features
+        self.in_channels, self.size_px, self.code_size = in_channels, size_px, code_size
         self.code = nn.Linear(num_features, code_size)
+        if head == "features":
+            self.begin_with(*first_features(num_features, code_size))
         self.code_norm = build_code_norm(code_norm, code_size)
         self.decoder = FreeDecoder(
             in_channels=in_channels, size_px=size_px, channels=channels, code_size=code_size
         )
 
+    @torch.no_grad()
+    def begin_with(self, weight_DF: Tensor, bias_D: Tensor) -> None:
+        """Set the layer that makes codes of features."""
+        self.code.weight.copy_(weight_DF)
+        self.code.bias.copy_(bias_D)
+
+    def train(self, mode: bool = True) -> "BackboneEncoder":
+        super().train(mode)
+        if self.norm_statistics == "frozen":
+            for module in self.backbone.modules():
+                if getattr(module, "running_mean", None) is not None:
+                    module.eval()
+        return self
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """What a network of transformers is built from, beside its weights; empty for others."""
+        return dict(getattr(self.backbone, "architecture", {}))
+
+    def features(self, images_NCSS: Tensor) -> Tensor:
+        """What the network without the layer behind it gives, (N, F)."""
+        self.check(images_NCSS)
+        return _features(self.backbone, self.contrast(images_NCSS))
+
     def encode(self, images_NCSS: Tensor) -> Tensor:
         """Codes (N, D) in float32."""
-        self.check(images_NCSS)
-        codes = self.code(_features(self.backbone, self.contrast(images_NCSS)))
+        codes = self.code(self.features(images_NCSS))
         normed: Tensor = self.code_norm(at_least_float32(codes))
         return normed
 

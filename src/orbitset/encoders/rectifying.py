@@ -3,74 +3,18 @@
 Shapes: N images of C x S x S, D code entries.
 """
 
-from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from orbitset.config import bounded, check_fields
 from orbitset.encoders.code_norm import CodeNorm, build_code_norm
 from orbitset.encoders.contrast import Contrast, build_contrast
 from orbitset.encoders.pooling import Unpooling
 from orbitset.encoders.tied_decoder import TiedDecoder
 from orbitset.encoders.vgg import VGGEncoder
 from orbitset.errors import ConfigError, check_choice
-from orbitset.outside import is_name
 from orbitset.precision import at_least_float32
-
-PAPERS, TIMM = "vgg", "timm:"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderConfig:
-    """The network; the paper's for MNIST by default."""
-
-    backbone: str = PAPERS
-    """vgg, the paper's; timm:NAME; or package.module:Class, any network that gives a vector for an image"""
-    is_pretrained: bool = False
-    """Begin with the weights that timm has for it"""
-    channels: tuple[int, ...] = (16, 32, 64, 128)
-    """Widths of the blocks; of another backbone's decoder"""
-    code_size: int = bounded(1024, at_least=1)
-    code_norm: CodeNorm = "none"
-    pool: int = 2
-    """Side of the pooling windows, 2 or 4; the stride is 2 either way."""
-    unpooling: Unpooling = "copy"
-    contrast: Contrast = "given"
-    """given: the encoder sees images as they are; local: how each place differs from what is around it"""
-
-    def __post_init__(self) -> None:
-        if not self.channels or min(self.channels) < 1:
-            raise ConfigError(
-                f"encoder.channels is {self.channels}; give one width per block, each ≥ 1"
-            )
-        if self.pool not in (2, 4):
-            raise ConfigError(f"encoder.pool is {self.pool}; choose 2 or 4")
-        check_fields(self, "encoder")
-        if self.backbone != PAPERS:
-            self._check_backbone()
-        elif self.is_pretrained:
-            raise ConfigError("encoder.is_pretrained is for networks of timm: the paper's has none")
-
-    def _check_backbone(self) -> None:
-        name = self.backbone
-        is_timm = name.startswith(TIMM) and name != TIMM
-        if not is_timm and not is_name(name):
-            raise ConfigError(
-                f"encoder.backbone is {name!r}; give vgg, timm:NAME or package.module:Class"
-            )
-        if self.is_pretrained and not is_timm:
-            raise ConfigError(f"encoder.is_pretrained is for networks of timm, not for {name}")
-        if self.is_pretrained and self.contrast != "given":
-            raise ConfigError(
-                f"weights that timm has for {name} expect images as they are given; "
-                "leave encoder.contrast=given"
-            )
-        if self.pool != 2 or self.unpooling != "copy":
-            raise ConfigError(
-                f"encoder.pool and encoder.unpooling are the paper's network's; {name} has none of them"
-            )
 
 
 class RectifyingEncoder(nn.Module):
@@ -119,6 +63,11 @@ class RectifyingEncoder(nn.Module):
         self.code_norm = build_code_norm(code_norm, code_size)
         self.decoder = TiedDecoder(self.encoder, unpooling)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """Nothing: its settings say all that it is built from."""
+        return {}
 
     def encode(self, images_NCSS: Tensor) -> Tensor:
         """Codes (N, D) in float32."""

@@ -4,14 +4,14 @@ configured to be trained."""
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from orbitset.config import to_dict
 from orbitset.encoders import EncoderConfig
-from orbitset.encoders.rectifying import PAPERS
+from orbitset.encoders.config import PAPERS
 from orbitset.errors import ConfigError, check_choice
 
 FORMAT = 1
@@ -48,6 +48,8 @@ class Network:
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     has_transformer: bool = False
+    architecture: dict[str, Any] = field(default_factory=dict)
+    """What a network of transformers is built from"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,14 +157,17 @@ class Description:
         check_choice("kind", self.kind, get_args(Literal["orbitset-model"]))
 
 
-_ADDED_LATER = {"backbone": PAPERS, "contrast": "given"}
+_ADDED_LATER = {"backbone": PAPERS, "contrast": "given", "features": "auto"}
 """Settings of encoders that older models lack, with the values that they imply; ids leave these out"""
 
 
 def identify(weights: Mapping[str, Tensor], network: Network, input_: Input) -> str:
     """A hash of all that decides which codes an image gets."""
     described = to_dict(network)
-    del described["encoder"]["is_pretrained"]
+    for name in ("is_pretrained", "head", "norm_statistics"):
+        del described["encoder"][name]
+    if not network.architecture:
+        del described["architecture"]
     for name, before in _ADDED_LATER.items():
         if described["encoder"][name] == before:
             del described["encoder"][name]

@@ -17,7 +17,7 @@ from torch import nn
 
 from orbitset.config import from_dict, to_dict
 from orbitset.encoders import Encoder, build_encoder
-from orbitset.encoders.rectifying import PAPERS, TIMM
+from orbitset.encoders.config import PAPERS
 from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
 from orbitset.models.card import describe_card
@@ -61,17 +61,17 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
     """The model in a folder, whether that holds it alone or is the run it came from."""
     folder = Path(folder)
     description = read_description(folder)
-    backbone = description.network.encoder.backbone
-    if backbone != PAPERS and not backbone.startswith(TIMM):
-        check_trust({backbone: "encoder"}, folder)
+    encoder = description.network.encoder
+    if encoder.is_imported:
+        check_trust({encoder.backbone: "encoder"}, folder)
     weights = read_weights(folder)
     # without memory at first, of which model.json may ask for any amount
-    place = torch.device("meta") if backbone == PAPERS else contextlib.nullcontext()
+    place = torch.device("meta") if encoder.backbone == PAPERS else contextlib.nullcontext()
     with _damaged(folder / DESCRIPTION), place:
         network = _build(description)
     _check_shapes(network, weights, folder)
     check_id(weights, description, folder)
-    if backbone == PAPERS:
+    if encoder.backbone == PAPERS:
         network = _build(description)
     network.load_state_dict(weights)
     return Model(network.to(device), description)
@@ -139,6 +139,7 @@ def _build(description: Description) -> Encoder:
         in_channels=description.input.channels,
         size_px=description.input.size_px,
         has_transformer=description.network.has_transformer,
+        architecture=description.network.architecture,
     )
 
 

@@ -49,7 +49,9 @@ class Model:
 
     @property
     def code_size(self) -> int:
-        return self.description.network.encoder.code_size
+        size = self.description.network.encoder.code_size
+        assert size is not None, "a built network's is known"
+        return size
 
     @property
     def calibration(self) -> Calibration | None:

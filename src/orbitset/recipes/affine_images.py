@@ -4,7 +4,7 @@ method."""
 from dataclasses import replace
 from pathlib import Path
 
-from orbitset.encoders.rectifying import EncoderConfig
+from orbitset.encoders.config import EncoderConfig
 from orbitset.orbits.affine import AffineRanges
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.orbits.photometric import PhotometricRanges

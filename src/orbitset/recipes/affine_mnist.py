@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orbitset.config import with_settings
-from orbitset.encoders.rectifying import EncoderConfig
+from orbitset.encoders.config import EncoderConfig
 from orbitset.errors import ConfigError
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.methods import PAPER_METHODS, built_in

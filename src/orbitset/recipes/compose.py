@@ -22,8 +22,6 @@ from orbitset.datasets.source import (
     is_outside_source,
     open_source,
 )
-from orbitset.encoders.named import check_backbone
-from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError
 from orbitset.models.folder import read_description
 from orbitset.outside import is_name, trust
@@ -51,6 +49,7 @@ from orbitset.recipes.own_images import (
     observed_images,
     observed_videos,
 )
+from orbitset.recipes.pretrained import with_network
 from orbitset.run_folder import Run
 
 RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
@@ -156,12 +155,11 @@ def compose(
     if request.init is not None:
         config = _beginning_with(config, request.init)
     with config.belonging():
-        config = _with_numbers(config, request, settings, most_orbits)
+        is_own = opened is not None and not isinstance(opened.source, Single)
+        config = _with_numbers(config, request, settings, most_orbits, is_own=is_own)
     named_by = request.init or config_file or (None if resumed is None else resumed.path)
     if named_by is not None:
         check_experiment(config, named_by)
-    if config.encoder.backbone != PAPERS:
-        check_backbone(config.encoder.backbone)
     return Composed(config, opened)
 
 
@@ -263,14 +261,27 @@ def _refuse(options: OrbitOptions, reason: str, *, hint: str | None = None) -> N
 
 
 def _with_numbers(
-    config: Experiment, request: Request, settings: Mapping[str, str], most_orbits: int | None
+    config: Experiment,
+    request: Request,
+    settings: Mapping[str, str],
+    most_orbits: int | None,
+    *,
+    is_own: bool,
 ) -> Experiment:
-    """The same with the length, the seed, the network and the settings of the request."""
+    """The same with the length, the seed, the network and the settings of the request; `is_own` says that it
+    is on images of the user's own."""
     values: dict[str, str] = {}
-    if request.encoder is not None:
-        if request.init is not None:
-            raise ConfigError("--init takes the model's network; leave out --encoder beside it")
-        values["encoder.backbone"] = request.encoder
+    if request.encoder is not None and request.init is not None:
+        raise ConfigError("--init takes the model's network; leave out --encoder beside it")
+    network = settings.get("encoder.backbone", request.encoder)
+    if network is not None and request.init is None:
+        config, values = with_network(
+            config,
+            network,
+            settings,
+            is_own=is_own,
+            is_length_set=request.epochs is not None,
+        )
     if request.epochs is not None and config.is_observed:
         config = evaluated_often(config, request.epochs)
     elif request.epochs is not None:

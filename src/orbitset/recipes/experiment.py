@@ -8,7 +8,7 @@ from typing import Any
 
 from orbitset.config import from_dict, to_dict
 from orbitset.datasets.segments import VideoConfig
-from orbitset.encoders.rectifying import PAPERS, TIMM, EncoderConfig
+from orbitset.encoders.config import PAPERS, EncoderConfig
 from orbitset.errors import ConfigError, check_choice
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.orbits.observed import ObservedConfig
@@ -124,7 +124,19 @@ class Experiment:
     @property
     def start(self) -> str:
         """What the network before training is called in tables."""
-        return "untrained" if self.init is None else "begun with"
+        if self.init is not None:
+            return "begun with"
+        return "frozen" if self.begins_frozen else "untrained"
+
+    @property
+    def begins_frozen(self) -> bool:
+        """Whether codes begin as the features of a pretrained network."""
+        return self.init is None and self.encoder.is_pretrained and self.encoder.head == "features"
+
+    @property
+    def begins_useful(self) -> bool:
+        """Whether the network before training counts as a result that may be kept."""
+        return self.init is not None or self.begins_frozen
 
     @property
     def usual_distance(self) -> float | None:
@@ -132,7 +144,8 @@ class Experiment:
         they have unit length. Codes without a norm have none."""
         match self.encoder.code_norm:
             case "batch" | "sphere":
-                return 2.0 * self.encoder.code_size
+                size = self.encoder.code_size
+                return None if size is None else 2.0 * size
             case "unit":
                 return 2.0
             case "none":
@@ -147,6 +160,7 @@ class Experiment:
         return margin_of(self.loss, self.usual_distance)
 
     def loss_context(self, *, num_orbits: int, num_classes: int) -> LossContext:
+        assert self.encoder.code_size is not None, "it is known once the network is built"
         return LossContext(
             code_size=self.encoder.code_size,
             num_orbits=num_orbits,
@@ -161,6 +175,7 @@ class Experiment:
         shares = {
             "transformer.": self.train.transformer_rate,
             f"{inner}backbone.": self.train.backbone_rate,
+            f"{inner}code.": self.train.head_rate,
         }
         shares |= dict.fromkeys(self._classifiers, self.train.classifier_rate)
         return {part: share for part, share in shares.items() if share != 1}
@@ -180,7 +195,11 @@ class Experiment:
                 f"loss has the settings of another method than {self.method}: {type(self.loss).__name__}"
             )
         fraction = getattr(self.loss, "margin_fraction", None)
-        if fraction is not None and self.usual_distance is None:
+        if (
+            fraction is not None
+            and self.usual_distance is None
+            and self.encoder.code_size is not None
+        ):
             raise ConfigError(
                 f"loss.margin_fraction is {fraction}, and codes without a norm have no usual distance that "
                 "it could be a fraction of; set loss.margin"
@@ -211,8 +230,9 @@ class Experiment:
             raise ConfigError(
                 f"train.transformer_rate is for a transformer; {self.method} has none"
             )
-        if self.train.backbone_rate != 1 and self.encoder.backbone == PAPERS:
-            raise ConfigError("train.backbone_rate is for another network than the paper's")
+        for name, default in (("backbone_rate", 1), ("head_rate", 1), ("head_first", 0)):
+            if getattr(self.train, name) != default and self.encoder.backbone == PAPERS:
+                raise ConfigError(f"train.{name} is for another network than the paper's")
         if self.train.classifier_rate != 1 and not self._classifiers:
             raise ConfigError(
                 f"train.classifier_rate is for EX, or for classes beside the orbits; {self.method} has none"
@@ -305,7 +325,7 @@ def check_experiment(config: Experiment, named_by: Path | str) -> None:
         names[base_name(config.method)] = "loss"
     if is_name(config.protocol):
         names[config.protocol] = "protocol"
-    if config.encoder.backbone != PAPERS and not config.encoder.backbone.startswith(TIMM):
+    if config.encoder.is_imported:
         names[config.encoder.backbone] = "encoder"
     if is_name(config.data):
         names[config.data] = "source"

@@ -14,7 +14,7 @@ from typing import Any, cast
 from orbitset.config import with_settings
 from orbitset.datasets import heads, multi_pie
 from orbitset.datasets.source import MULTI_PIE
-from orbitset.encoders.rectifying import EncoderConfig
+from orbitset.encoders.config import EncoderConfig
 from orbitset.orbits.observed import ObservedConfig, OnProblem
 from orbitset.protocols import PairsSettings
 from orbitset.recipes.experiment import Experiment

@@ -75,6 +75,9 @@ def settings_type(name: str, loss: Any, *, is_outside: bool = True) -> type:
         if not is_outside and "margin" in values:
             del values["margin_fraction"]
             values["margin"] = margin_of(self, context.usual_distance)
+            if values.get("scale") == "own-dimension" and context.usual_distance is not None:
+                # entries of unit codes are small: their dimension is 1
+                values["discriminate_weight"] *= context.code_size / (context.usual_distance / 2)
         return _build(name, loss, values, context)
 
     namespace = {"build": build} if is_outside else {"build": build, "__post_init__": _check}

@@ -14,7 +14,7 @@ from orbitset.datasets.decode import fitting_size, is_coloured
 from orbitset.datasets.segments import VideoConfig
 from orbitset.datasets.source import Outside, Source, TableSource
 from orbitset.datasets.table import ImageTable, OnProblem, Problem, named, stop_if_any
-from orbitset.encoders.rectifying import EncoderConfig
+from orbitset.encoders.config import EncoderConfig
 from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.protocols import PairsSettings

@@ -30,7 +30,7 @@ _TEST_NAMES = {
     "wilcoxon": "Wilcoxon signed-rank test",
 }
 _KEYS = ("method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected")
-BASELINES = {"pixels": 0, "untrained": 1, "begun with": 1}
+BASELINES = {"pixels": 0, "untrained": 1, "begun with": 1, "frozen": 1}
 """In the order they are shown, before the methods"""
 _HEADLINE_METRICS = ("accuracy", "auc", "top1")
 _WIDTH = 80

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from orbitset.encoders import Encoder
+from orbitset.encoders import Encoder, without_transformer
 from orbitset.errors import DataError
 from orbitset.evaluation.verification import verify
 from orbitset.files import write_atomically
@@ -40,7 +40,11 @@ def describe_model(
     records = run.records()
     environment = run.read_json("environment.json")
     input_ = Input(size_px=size_px, channels=channels, image_px=images.image_px)
-    network = Network(encoder=config.encoder, has_transformer=config.has_transformer)
+    network = Network(
+        encoder=config.encoder,
+        has_transformer=config.has_transformer,
+        architecture=without_transformer(model).architecture,
+    )
     measures = [*protocol.about.curves, *(name.partition(":")[2] for name in config.measures)]
     if "accuracy" in measures:
         measures.append("accuracy_cosine")

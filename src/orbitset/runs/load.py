@@ -6,7 +6,7 @@ from orbitset.models.folder import WEIGHTS, check_id, load_weights, read_descrip
 from orbitset.recipes.experiment import read_experiment, resolved
 from orbitset.run_folder import Run
 from orbitset.runs.prepare import Images, Judge, build_model, build_protocol, open_images
-from orbitset.runs.train import other_network
+from orbitset.runs.begin import other_network
 
 _MOST_NAMED = 3
 """How many of the runs in a folder an error names"""

@@ -13,7 +13,6 @@ from torch import nn
 from orbitset.datasets.source import open_source
 from orbitset.encoders import Encoder, EncoderConfig, build_encoder
 from orbitset.encoders.backbone import check_restorable
-from orbitset.encoders.rectifying import PAPERS
 from orbitset.errors import ConfigError
 from orbitset.evaluation.score import Score
 from orbitset.outside import import_named
@@ -110,7 +109,7 @@ def build_model(config: Experiment, images: Images) -> Encoder:
         )
 
     model = _seeded("model", config.seed, lambda: build(config.encoder))
-    if config.encoder.backbone != PAPERS:
+    if config.encoder.is_imported:  # libraries keep all in their weights
         plain = replace(config.encoder, is_pretrained=False)
         again = _seeded("another model", config.seed, lambda: build(plain))
         shape = (2, in_channels, size_px, size_px)
@@ -153,11 +152,21 @@ def _seeded(purpose: str, seed: int, build: Callable[[], T]) -> T:
         return build()
 
 
+def _plain(scores: Scores) -> dict[str, Any]:
+    return {
+        name: score.to_json() if isinstance(score, Score) else score
+        for name, score in scores.items()
+    }
+
+
 class Judge:
     """Evaluates the model of a training: its protocol's scores, and those of measures from outside."""
 
     def __init__(self, config: Experiment, protocol: Protocol) -> None:
         self.config, self.protocol = config, protocol
+        self.frozen: Scores | None = None
+        """The scores of a pretrained network's features, where codes begin with less; the next record takes
+        them"""
         self.measures: dict[str, Measure] = {}
         for spec in config.measures:
             name = spec.partition(":")[2]
@@ -174,9 +183,15 @@ class Judge:
     def is_best(self, records: Sequence[dict[str, Any]]) -> bool:
         """Whether no evaluation was better than the last of these. The one before training counts only if the
         model begins with the weights of another."""
-        counting = eligible([*records], is_begun=self.config.init is not None)
+        counting = eligible([*records], is_begun=self.config.begins_useful)
         scores = [float(record[self.kept_by]["va"][0]) for record in counting]
         return bool(scores) and all(scores[-1] > score for score in scores[:-1])
+
+    def is_start_best(self, records: Sequence[dict[str, Any]]) -> bool:
+        """Whether the weights before training are those that are kept."""
+        if not (self.config.keeps_best and self.config.begins_useful):
+            return False
+        return best(records, self.kept_by, is_begun=True) is records[0]
 
     def encoding(self, model: nn.Module) -> Encode:
         return encoding_with(model, precision=self.config.train.precision)
@@ -186,23 +201,29 @@ class Judge:
 
     def record(self, model: nn.Module) -> dict[str, Any]:
         """The scores of an evaluation, as a record of metrics.jsonl has them."""
-        scores = self.scores(self.encoding(model))
-        return {
-            name: score.to_json() if isinstance(score, Score) else score
-            for name, score in scores.items()
-        }
+        record = _plain(self.scores(self.encoding(model)))
+        if self.frozen is not None:
+            record["frozen"], self.frozen = _plain(self.frozen), None
+        return record
+
+    def validated(self, scores: Scores) -> float | None:
+        """The score by which weights are chosen; None without validation images."""
+        score = scores[self.kept_by]
+        sides = score.sides if isinstance(score, Score) else {}
+        return sides["va"][0] if "va" in sides else None
 
     def rows(self, records: list[dict[str, Any]]) -> list[Row]:
         """Raw pixels, the encoder before training and the encoder after it, by every measure."""
         config = self.config
         pixels = self.scores(raw_pixels)
-        is_begun = config.init is not None
+        is_begun = config.begins_useful
         last = best(records, self.kept_by, is_begun=is_begun) if config.keeps_best else records[-1]
         rows: list[Row] = []
         for name, score in pixels.items():
             if isinstance(score, Score):
                 rows.append(self._row("pixels", name, score, pixels))
-                for method, record in ((config.start, records[0]), (config.method, last)):
+                first = records[0].get("frozen", records[0])
+                for method, record in ((config.start, first), (config.method, last)):
                     rows.append(self._row(method, name, Score.from_json(record[name]), pixels))
             elif name in self.protocol.about.measures:
                 once = Score(mean=last[name])

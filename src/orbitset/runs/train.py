@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.config import differences, to_dict
-from orbitset.encoders import Encoder, EncoderConfig
+from orbitset.encoders import Encoder
 from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
-from orbitset.models import load_model_folder
 from orbitset.models.folder import read_description
 from orbitset.protocols.images import Opened
 from orbitset.recipes.experiment import Experiment, read_experiment, resolved
 from orbitset.recipes.methods import built_in
 from orbitset.run_folder import Run
+from orbitset.runs.begin import begin, built
 from orbitset.runs.describe import describe_model
 from orbitset.runs.prepare import (
     CONFIGURATION,
@@ -58,12 +57,11 @@ def train(
         run.check_free(overwrite=overwrite)
     config = resolved(config, run.path if is_resumed else CONFIGURATION)
     images = open_images(config, device, progress, source=source)
+    model = build_model(config, images).to(device)
+    config = built(config, model)
     judge = Judge(config, build_protocol(config, images))
-    model = build_model(config, images)
-    is_begun = is_resumed and (has_checkpoint(run.checkpoints) or _is_complete(config, run))
-    if config.init is not None and not is_begun:
-        _begin_with(model, config.encoder, config.init)
-    model = model.to(device)
+    if not (is_resumed and (has_checkpoint(run.checkpoints) or _is_complete(config, run))):
+        begin(config, model, images, judge, progress.note)
     loss = build_objective(config, images).to(device)
     if not is_resumed and built_in(config.method) is None:
         try_loss(model, loss, images)
@@ -79,6 +77,11 @@ def train(
         )
         if best is not None:
             model.load_state_dict(best)
+        if judge.is_start_best(run.records()):
+            progress.note(
+                f"{config.method} {config.name}: training did not retrieve validation images better than the "
+                f"{config.start} network, whose codes are kept"
+            )
         progress.note(f"{config.method} {config.name}: raw pixels and figures")
         results = _finish(config, images, judge, model, run)
         run.remove_checkpoint()
@@ -221,25 +224,6 @@ def data_change(data: str, images: Images, run: Run) -> str | None:
     counts = (before["images"], now["images"])
     what = "{:,} images then, {:,} now".format(*counts) if counts[0] != counts[1] else "others now"
     return f"the images in {data} have changed since this run was trained, {what}"
-
-
-def _begin_with(model: Encoder, encoder: EncoderConfig, folder: str) -> None:
-    begun_with = load_model_folder(folder)
-    weights, fresh = begun_with.network.state_dict(), model.state_dict()
-    other = other_network(begun_with.description.network.encoder, encoder)
-    if other or {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in fresh.items()}:
-        what = f" ({other})" if other else ""
-        raise ConfigError(
-            f"the model in {folder} is another network than the one that is to be trained{what}",
-            hint="leave the encoder's settings and the size of the images as the model has them",
-        )
-    model.load_state_dict(weights)
-
-
-def other_network(one: EncoderConfig, other: EncoderConfig) -> str:
-    """The settings in which two encoders differ, in words; whether weights were pretrained does not count."""
-    plain = (replace(encoder, is_pretrained=False) for encoder in (one, other))
-    return "; ".join(f"encoder.{difference}" for difference in differences(*plain))
 
 
 def _evaluation_steps(config: Experiment, images: Images, steps: int) -> set[int]:

@@ -17,6 +17,7 @@ from orbitset.training.progress import Progress, Silent
 from orbitset.training.recorder import Batches, Recorder, Training, Unrecorded
 from orbitset.training.schedule import Schedule, learning_rate
 from orbitset.training.steps import Engine, choose_steps, name_of
+from orbitset.training.unfreezing import Unfreezing
 
 Keep = Literal["last", "best"]
 _LOOK_EVERY = 20
@@ -34,11 +35,19 @@ class TrainConfig:
     """The spatial transformer's share of the learning rate. A rate that suits the encoder may freeze it."""
     backbone_rate: float = 1.0
     """The share of a backbone other than the paper's: a small one fine-tunes pretrained weights."""
+    head_rate: float = 1.0
+    """The share of the layer that makes codes of the features of such a backbone"""
+    head_first: float = 0.0
+    """The share of the training in which such a backbone does not learn yet; 1 for never"""
     classifier_rate: float = 1.0
     """The share of the classifier that EX, or class labels, learn beside the codes: a slow classifier leaves
     more to the codes."""
     adam_eps: float = bounded(1e-12, above=0)
     """Below torch's 1e-8: the equation's 1/d makes gradients so small that 1e-8 would slow them down."""
+    weight_decay: float = bounded(0.0, at_least=0)
+    """Decoupled, as in AdamW; biases and other vectors do not decay"""
+    clip_norm: float | None = bounded(None, above=0)
+    """The largest norm of the gradient of all weights together"""
     schedule: Schedule = "cosine"
     warmup_steps: int = bounded(100, at_least=0)
     """At most a tenth of the training"""
@@ -57,9 +66,11 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
-        for name in ("transformer_rate", "backbone_rate", "classifier_rate"):
+        for name in ("transformer_rate", "backbone_rate", "head_rate", "classifier_rate"):
             if not 0 <= (share := getattr(self, name)) < math.inf:
                 raise ConfigError(f"train.{name} is {share}; give a share of the learning rate")
+        if not 0 <= self.head_first <= 1:
+            raise ConfigError(f"train.head_first is {self.head_first}; give a share from 0 to 1")
         if any(not epoch > 0 for epoch in self.evaluate_at):
             raise ConfigError(f"train.evaluate_at is {self.evaluate_at}; give epochs above 0")
 
@@ -78,7 +89,8 @@ def fit(
 ) -> None:
     """Minimise the objective over `steps` batches with Adam.
 
-    Of `config` it uses the learning rate and its schedule, `adam_eps`, `precision` and `engine`. The rate is
+    Of `config` it uses the learning rate and its schedule, `adam_eps`, `weight_decay`, `clip_norm`,
+    `head_first`, `precision` and `engine`. The rate is
     `learning_rate(step, …)`, with at most a tenth of the steps for warming up. `rate_shares` gives parts of
     the model and of the loss a share of it: see `orbitset.training.optimizer`. The `recorder` evaluates,
     writes and resumes: see `orbitset.training.recorder`. Without one nothing is evaluated or written.
@@ -92,8 +104,13 @@ def fit(
         torch.cuda.set_device(device)
     peak = config.learning_rate
     optimizer = adam(
-        groups_of(model, loss, rate_shares=rate_shares), rate=peak, eps=config.adam_eps
+        groups_of(model, loss, rate_shares=rate_shares),
+        rate=peak,
+        eps=config.adam_eps,
+        weight_decay=config.weight_decay,
+        clip_norm=config.clip_norm,
     )
+    unfreezing = Unfreezing(model, at=math.ceil(steps * config.head_first))
     training = Training(Learner(model, loss, optimizer), batches, steps, progress, label)
     recorder.begin(training)
     monitor, images_at_start = training.monitor, batches.images_before(training.step)
@@ -101,6 +118,7 @@ def fit(
     do_step, how = choose_steps(
         *(config.engine, model, loss, optimizer, batches, monitor),
         use_bfloat16=in_bfloat16(config.precision, device),
+        changes=unfreezing.at > 0,
         note=lambda message: progress.note(f"{label}: {message}"),
     )
     if device.type == "cuda":
@@ -121,6 +139,7 @@ def fit(
                 schedule=config.schedule,
             )
             set_rate(optimizer, rate)
+            unfreezing(training.step)
             terms = do_step(training.step)
             training.step += 1
             if device.type == "cpu" or training.step % _LOOK_EVERY == 0 or training.step == steps:

@@ -15,11 +15,54 @@ from orbitset.dispatch import accelerated
 
 
 def adam(
-    groups: Sequence[Mapping[str, Any]], *, rate: float, eps: float = 1e-12
+    groups: Sequence[Mapping[str, Any]],
+    *,
+    rate: float,
+    eps: float = 1e-12,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
 ) -> torch.optim.Optimizer:
-    """Adam over groups of `params`, each with its `share` of the learning rate, 1 by default."""
+    """Adam over groups of `params`, each with its `share` of the learning rate, 1 by default.
+
+    Weight decay is decoupled, as in AdamW, and spares biases and other vectors. `clip_norm` is the largest
+    norm that the gradient of all weights together may have.
+    """
     shared = [{"share": 1.0, **group} for group in groups]
-    return _adam([{**group, "lr": rate * group["share"]} for group in shared], eps)
+    shared = [{**group, "lr": rate * group["share"]} for group in shared]
+    if weight_decay or clip_norm is not None:
+        return ClippedAdamW(shared, eps=eps, weight_decay=weight_decay, clip_norm=clip_norm)
+    return _adam(shared, eps)
+
+
+class ClippedAdamW(torch.optim.AdamW):
+    """AdamW that decays matrices and filters alone, after gradients were clipped."""
+
+    def __init__(
+        self,
+        groups: Sequence[Mapping[str, Any]],
+        *,
+        eps: float,
+        weight_decay: float,
+        clip_norm: float | None,
+    ) -> None:
+        self.clip_norm = clip_norm
+        parts = [
+            {**group, "params": weights, "weight_decay": weight_decay if is_matrix else 0.0}
+            for group in groups
+            for is_matrix in (True, False)
+            if (weights := [w for w in group["params"] if (w.ndim > 1) == is_matrix])
+        ]
+        is_cuda = all(weight.is_cuda for part in parts for weight in part["params"])
+        if is_cuda:  # a recorded step follows a rate that lies on the GPU
+            device = parts[0]["params"][0].device
+            parts = [{**part, "lr": torch.tensor(part["lr"], device=device)} for part in parts]
+        super().__init__(parts, eps=eps, capturable=is_cuda)
+
+    def step(self, closure: Any = None) -> Any:
+        if self.clip_norm is not None:
+            weights = [weight for group in self.param_groups for weight in group["params"]]
+            nn.utils.clip_grad_norm_(weights, self.clip_norm)
+        return super().step(closure)
 
 
 @accelerated("adam")

@@ -119,17 +119,21 @@ def choose_steps(
     monitor: Monitor,
     *,
     use_bfloat16: bool,
+    changes: bool = False,
     note: Callable[[str], None] = lambda message: None,
 ) -> tuple[Callable[[int], Terms], str]:
     """The fastest way to take the steps of this training, and a word on which it is.
 
-    What turns out later, such as that a step cannot be taken the fast way, goes to `note`.
+    `changes` says that which weights learn changes on the way. What turns out later, such as that a step
+    cannot be taken the fast way, goes to `note`.
     """
     parts = (network, loss, optimizer, batches, monitor, use_bfloat16)
     if engine == "reference":
         return ReferenceSteps(*parts), "reference"
     steps = Steps(*parts)
-    fast, word = fast_steps(steps, required=engine == "fast", note=note)
+    fast, word = None, "which weights learn changes on the way (train.head_first)"
+    if not changes:
+        fast, word = fast_steps(steps, required=engine == "fast", note=note)
     if fast is not None:
         return fast, word
     if engine == "fast":

@@ -1,0 +1,241 @@
+"""Vision networks of transformers, `hf:NAME` or `hf:NAME@REVISION`: a repository of the Hugging Face hub,
+which is fetched once and then read from its cache, or a local folder.
+
+Weights come from safetensors files alone, and no code of a repository runs. What a network is built from is
+kept with a model as its `architecture`, so that the model loads again without the hub.
+
+Shapes: N images of C x S x S.
+"""
+
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from orbitset.encoders.config import HF, Features
+from orbitset.encoders.standardised import Standardised
+from orbitset.errors import ConfigError
+
+_LEFT_OUT = re.compile(
+    r"_|attn_impl|experts_impl|auto_map|quantization|(torch_)?dtype|id2label|label2id|architectures$"
+)
+"""Settings that choose code to run or formats of numbers, or name classes: not what the network is"""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """What is known of a network before its weights are read."""
+
+    name: str
+    revision: str | None
+    architecture: Mapping[str, Any]
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+    size_px: int
+
+    def __str__(self) -> str:
+        return f"{HF}{self.name}"
+
+
+def read_repository(spec: str) -> Repository:
+    """The architecture of `hf:NAME` and the images that it expects."""
+    name, _, revision = spec.removeprefix(HF).partition("@")
+    with _transformers(spec) as transformers:
+        from transformers.image_processing_base import ImageProcessingMixin
+
+        config, _ = transformers.PreTrainedConfig.get_config_dict(
+            name, revision=revision or None, _commit_hash=None
+        )
+        processing, _ = ImageProcessingMixin.get_image_processor_dict(
+            name, revision=revision or None
+        )
+    commit = config.get("_commit_hash") or revision or None
+    architecture = _checked(config.get("vision_config", config), spec)
+    mean, sd = (processing.get(key) for key in ("image_mean", "image_std"))
+    size_px = _size(processing) or architecture.get("image_size")
+    if not (isinstance(size_px, int) and mean and sd):
+        missing = "mean and s.d." if isinstance(size_px, int) else "size"
+        raise ConfigError(
+            f"{spec} does not state the {missing} of the images that it expects; its "
+            "preprocessor_config.json should",
+            hint="wrap it in a class of your own that does: see docs/own-data.md",
+        )
+    return Repository(name, commit, architecture, tuple(mean), tuple(sd), size_px)
+
+
+def pretrained_network(spec: str, features: Features) -> nn.Module:
+    """The network of a repository with its weights."""
+    repository = read_repository(spec)
+    with _transformers(spec) as transformers:
+        network, info = transformers.AutoModel.from_pretrained(
+            repository.name,
+            config=_config(repository.architecture),
+            revision=repository.revision,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    missing = [*info["missing_keys"], *info["mismatched_keys"]]
+    has_pooler = not any("pooler" in str(key) for key in missing)
+    unfit = [str(key) for key in missing if "pooler" not in str(key)]
+    if unfit:
+        raise ConfigError(
+            f"the weights of {spec} do not fit its network: {len(unfit)} are missing, such as {unfit[0]}"
+        )
+    if features == "auto" and not has_pooler:
+        features = _without_pooler(network)
+    return HubNetwork(network, repository, features)
+
+
+def untrained_network(spec: str, features: Features, kept: Mapping[str, Any] | None) -> nn.Module:
+    """The network without its weights: as a model keeps it (`HubNetwork.architecture`), or a repository."""
+    if not kept:
+        repository = read_repository(spec)
+    else:
+        try:
+            repository = Repository(
+                spec.removeprefix(HF).partition("@")[0],
+                kept["revision"],
+                _checked(kept["config"], spec),
+                tuple(map(float, kept["mean"])),
+                tuple(map(float, kept["sd"])),
+                int(kept["size_px"]),
+            )
+            features = kept["features"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"the architecture of {spec} is damaged: {error!r}") from None
+    with _transformers(spec) as transformers:
+        network = transformers.AutoModel.from_config(_config(repository.architecture))
+    return HubNetwork(network, repository, features)
+
+
+class HubNetwork(nn.Module):
+    """A vision network of transformers, from images in [0, 1] to one vector for each, or a map of them."""
+
+    def __init__(self, network: nn.Module, repository: Repository, features: Features) -> None:
+        super().__init__()
+        self.num_channels: int = getattr(network.config, "num_channels", 3)
+        self.network = Standardised(network, repository.mean, repository.sd)
+        self._options: dict[str, Any] = {}
+        if "interpolate_pos_encoding" in inspect.signature(network.forward).parameters:
+            self._options["interpolate_pos_encoding"] = True
+        self.features = features
+        pooler = getattr(network, "pooler", None)
+        if (
+            features in ("cls", "mean")
+            and isinstance(pooler, nn.Module)
+            and list(pooler.parameters())
+        ):
+            setattr(network, "pooler", None)  # noqa: B010 - its weights would take no part
+        self._repository = repository
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """All that the network is built from, beside its weights."""
+        repository = self._repository
+        return {
+            "config": dict(repository.architecture),
+            "revision": repository.revision,
+            "mean": list(repository.mean),
+            "sd": list(repository.sd),
+            "size_px": repository.size_px,
+            "features": self.features,
+        }
+
+    def forward(self, images_NCSS: Tensor) -> Tensor:
+        if images_NCSS.shape[1] == 1 and self.num_channels == 3:
+            images_NCSS = images_NCSS.expand(-1, 3, -1, -1)
+        output = self.network(images_NCSS, **self._options)
+        pooled = getattr(output, "pooler_output", None)
+        if self.features == "pooled" or (self.features == "auto" and pooled is not None):
+            if pooled is None:
+                raise ConfigError(f"{self._repository} has no pooled features; choose cls or mean")
+            vectors: Tensor = pooled.flatten(1)
+            return vectors
+        last: Tensor = output.last_hidden_state
+        if last.ndim == 4:
+            return last
+        patches = _num_patches(self._repository.architecture, images_NCSS.shape[-1])
+        num_others = max(0, last.shape[1] - patches)
+        if self.features == "cls":
+            if not num_others:
+                raise ConfigError(f"{self._repository} has no CLS token; choose mean")
+            return last[:, 0]
+        return last[:, num_others:].mean(1)
+
+
+def _num_patches(architecture: Mapping[str, Any], size_px: int) -> int:
+    patch = architecture.get("patch_size", size_px)
+    return (size_px // patch) ** 2 if isinstance(patch, int) else 1
+
+
+def _without_pooler(network: nn.Module) -> Features:
+    """CLS where a network has such a token, else the mean of all places."""
+    has_cls = any(name.endswith("cls_token") for name, _ in network.named_parameters())
+    return "cls" if has_cls else "mean"
+
+
+def _size(processing: Mapping[str, Any]) -> int | None:
+    """The side of the images that a processor makes."""
+    for name in ("crop_size", "size"):
+        size = processing.get(name)
+        if isinstance(size, Mapping):
+            size = size.get("height", size.get("shortest_edge"))
+        if isinstance(size, int):
+            return size
+    return None
+
+
+def _checked(config: Any, spec: str) -> dict[str, Any]:
+    """The settings that say what the network is; none that chooses code to run."""
+    if not isinstance(config, Mapping) or not isinstance(config.get("model_type"), str):
+        raise ConfigError(f"{spec} does not describe a network: its config.json has no model_type")
+    return {name: value for name, value in config.items() if not _LEFT_OUT.match(name)}
+
+
+def _config(architecture: Mapping[str, Any]) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    values = dict(architecture)
+    kind = values.pop("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise ConfigError(f"transformers has no architecture {kind!r}")
+    return CONFIG_MAPPING[kind](**values)
+
+
+@contextlib.contextmanager
+def _transformers(spec: str) -> Iterator[Any]:
+    """The library, silent; its errors become sentences."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError(
+            f"{spec} needs transformers, which cannot be imported: {error}",
+            hint="pip install transformers",
+        ) from None
+    logging = transformers.utils.logging
+    verbosity, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield transformers
+    except ConfigError:
+        raise
+    except Exception as error:  # of many kinds, by version
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        name = spec.removeprefix(HF).partition("@")[0]
+        raise ConfigError(
+            f"{spec} cannot be loaded: {first}",
+            hint=f"check the name and the connection; hf download {name} fetches it once, or name a folder "
+            "that holds it: hf:./folder",
+        ) from None
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bar:
+            logging.enable_progress_bar()

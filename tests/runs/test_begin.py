@@ -1,0 +1,145 @@
+"""What a training begins with, seen by what it records before its first step."""
+
+import csv
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from orbitset.run_folder import Run
+
+NET = """
+import torch
+from torch import nn
+
+class Known(nn.Module):
+    size_px, mean, sd, is_pretrained = 16, (0.5,) * 3, (0.25,) * 3, True
+    constructed = 0
+
+    def __init__(self):
+        super().__init__()
+        Known.constructed += 1
+        torch.manual_seed(5)
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 5, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten()
+        )
+
+    def forward(self, images):
+        return self.layers(images)
+"""
+SPLIT = ["--orbit", "person", "--label", "person", "--split", "person=p0,p1/p2,p3/p4,p5"]
+SHORT = [
+    *("--set", "encoder.channels=4,8", "--set", "evaluation.pictures=0"),
+    *("--set", "evaluation.tsne_labels=0", "--epochs", "0.2", "--set", "train.precision=float32"),
+]
+
+
+@pytest.fixture
+def known(tmp_path, monkeypatch):
+    (tmp_path / "known_net.py").write_text(NET)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "known_net:Known"
+    sys.modules.pop("known_net", None)
+
+
+@pytest.fixture
+def train(orbitset, face_manifest, known, tmp_path):
+    def call(*options):
+        out = tmp_path / "run"
+        command = ["train", face_manifest, *SPLIT, "--encoder", known, *SHORT, *options]
+        done = orbitset(*command, "--out", out, "--overwrite")
+        assert done.returncode == 0, done.stderr
+        return Run(out), done
+
+    return call
+
+
+def _frozen(manifest, people):
+    """AUC and top-1 of the network's own features by cosine, in plain torch."""
+    from known_net import Known
+
+    with manifest.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["person"] in people]
+    grey = np.stack([np.asarray(Image.open(manifest.parent / row["path"])) for row in rows])
+    images = torch.from_numpy(grey / 255).float()[:, None].expand(-1, 3, -1, -1)
+    with torch.no_grad():
+        codes = Known().eval()((images - 0.5) / 0.25)
+    codes = torch.nn.functional.normalize(codes.double(), dim=1)
+    distance = (codes[:, None] - codes).square().sum(2)
+    label = torch.tensor([people.index(row["person"]) for row in rows])
+    is_same = label[:, None] == label
+    pairs = torch.triu_indices(len(rows), len(rows), 1)
+    same, other = (
+        distance[pairs[0], pairs[1]][is_same[pairs[0], pairs[1]] == truth]
+        for truth in (True, False)
+    )
+    auc = (same[:, None] < other).double().mean()
+    nearest = distance.fill_diagonal_(torch.inf).argmin(1)
+    return {"auc": float(auc), "top1": float((label[nearest] == label).double().mean())}
+
+
+@pytest.mark.parametrize("method", ["OT", "OJ"])
+def test_before_training_codes_retrieve_as_the_frozen_network_does(train, face_manifest, method):
+    run, _ = train("--method", method)
+    first, frozen = run.records()[0], _frozen(face_manifest, ["p4", "p5"])
+    for name, value in frozen.items():
+        assert first[name]["mean"] == pytest.approx(value, abs=1e-6)
+    rows = run.read_json("results.json")["rows"]
+    named = {(row["method"], row["metric"]): row["mean"] for row in rows}
+    assert named["frozen", "auc"] == first["auc"]["mean"]
+    assert {"pixels", "frozen", method} == {row["method"] for row in rows}
+
+
+def test_its_size_mean_and_spread_of_images_are_its_own(train):
+    run, done = train("--method", "OT")
+    assert "16 px, colour" in done.stderr
+    encoder = run.read_json("config.json")["encoder"]
+    assert (encoder["code_size"], encoder["is_pretrained"]) == (72, True)
+
+
+def test_smaller_codes_begin_as_principal_components(train, face_manifest):
+    """What that loses is said, and the features themselves are what is compared with."""
+    run, done = train("--method", "OT", "--set", "encoder.code_size=4")
+    assert re.search(
+        r"codes of 4 numbers begin as (whitened )?principal components of 72 features: top-1 retrieval \d\.\d{3} on "
+        r"validation images, all features \d\.\d{3}",
+        done.stderr,
+    )
+    frozen = _frozen(face_manifest, ["p4", "p5"])
+    rows = run.read_json("results.json")["rows"]
+    named = {(row["method"], row["metric"]): row["mean"] for row in rows}
+    assert named["frozen", "auc"] == pytest.approx(frozen["auc"], abs=1e-6)
+    assert run.records()[0]["auc"]["mean"] != named["frozen", "auc"]
+
+
+def test_frozen_codes_are_kept_where_training_does_not_beat_them(train):
+    """A learning rate that spoils the network: the weights before training are the best."""
+    run, done = train("--method", "OT", "--set", "train.learning_rate=1000", "--epochs", "1")
+    records, rows = run.records(), run.read_json("results.json")["rows"]
+    validated = [record["top1"]["va"][0] for record in records]
+    assert max(validated[1:]) <= validated[0]
+    named = {(row["method"], row["metric"]): row["mean"] for row in rows}
+    assert named["OT", "auc"] == named["frozen", "auc"] == records[0]["auc"]["mean"]
+    assert "did not retrieve validation images better than the frozen network" in done.stderr
+
+
+def test_it_is_used_and_resumed_like_any_other(train, orbitset, known, face_manifest, tmp_path):
+    run, _ = train("--method", "OT")
+    before = (run / "model.safetensors").read_bytes()
+    assert orbitset("train", "--resume", "--out", run.path, "--trust", "known_net").returncode == 0
+    assert (run / "model.safetensors").read_bytes() == before
+    image = next(face_manifest.parent.glob("*.png"))
+    done = orbitset(
+        "embed", run.path, image, "-o", tmp_path / "codes.npy", "--trust", "known_net"
+    )
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "codes.npy").shape == (1, 72)
+
+
+def test_it_can_be_trained_from_random_weights(train):
+    run, _ = train("--method", "OT", "--set", "encoder.is_pretrained=false")
+    methods = {row["method"] for row in run.read_json("results.json")["rows"]}
+    assert methods == {"pixels", "untrained", "OT"}
