@@ -74,11 +74,7 @@ class EncoderConfig:
 
     def _check_backbone(self) -> None:
         name = self.backbone
-        is_library = name.startswith((TIMM, HF)) and name not in (TIMM, HF)
-        if not is_library and not is_name(name):
-            raise ConfigError(
-                f"encoder.backbone is {name!r}; give vgg, timm:NAME, hf:NAME or package.module:Class"
-            )
+        check_network_name(name)
         if self.features != "auto" and not name.startswith(HF):
             raise ConfigError(
                 f"encoder.features is {self.features}, which is for networks of transformers (hf:NAME)"
@@ -92,3 +88,12 @@ class EncoderConfig:
             raise ConfigError(
                 f"encoder.pool and encoder.unpooling are the paper's network's; {name} has none of them"
             )
+
+
+def check_network_name(name: str) -> None:
+    """Refuse what is not written as the name of a network."""
+    is_library = name.startswith((TIMM, HF)) and name not in (TIMM, HF)
+    if name != PAPERS and not is_library and not is_name(name):
+        raise ConfigError(
+            f"encoder.backbone is {name!r}; give vgg, timm:NAME, hf:NAME or package.module:Class"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from orbitset.encoders.config import HF, TIMM, Features
+from orbitset.encoders.config import HF, TIMM, Features, check_network_name
 from orbitset.encoders.standardised import Standardised
 from orbitset.errors import ConfigError
 from orbitset.outside import import_named
@@ -29,6 +29,7 @@ def look_at(name: str) -> Stated:
 
     A class states it by the attributes `size_px` and `is_pretrained`.
     """
+    check_network_name(name)
     if name.startswith(HF):
         from orbitset.encoders.hugging_face import read_repository
 
