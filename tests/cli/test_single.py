@@ -74,7 +74,7 @@ def test_a_training_says_where_it_gained_nothing_over_raw_pixels(orbitset, face_
 def test_what_describes_a_manifest_is_for_manifests(orbitset, fails, face_manifest, tmp_path):
     fails(orbitset("train", "affine-digits", "--label", "person"), 2, "--label describe")
     fails(orbitset("train", face_manifest), 2, "with --orbit")
-    fails(orbitset("train", "none.csv", *DESCRIBED), 1, "none.csv cannot be read")
+    fails(orbitset("train", "none.csv", *DESCRIBED), 2, "none.csv cannot be read")
     fails(orbitset("tune", face_manifest, "--orbit", "person"), 2)
     damaged = ["--on-problem", "ignore"]
     fails(orbitset("train", face_manifest, *DESCRIBED, *damaged), 2, "stop, skip")

@@ -30,11 +30,13 @@ def principal_components(
     ([[0.6000000238418579, 0.800000011920929]], [0.0])
     """
     features = features_NF.double()
-    mean_F = features.mean(0) if is_whitened else torch.zeros_like(features[0])
-    _, lengths, directions = torch.linalg.svd(features - mean_F, full_matrices=False)
+    mean_F = features.mean(0)
+    seen_NF = features - mean_F if is_whitened else features
+    _, lengths, directions = torch.linalg.svd(seen_NF, full_matrices=False)
     weight = torch.zeros(code_size, features.shape[1], dtype=features.dtype)
     num = min(code_size, int((lengths > lengths[0] * 1e-6).sum()))
     weight[:num] = directions[:num]
     if is_whitened:
         weight[:num] *= (lengths[0] / lengths[:num])[:, None]
-    return weight.float(), (-(weight @ mean_F)).float()
+    bias = -(weight @ mean_F) if is_whitened else torch.zeros_like(weight[:, 0])
+    return weight.float(), bias.float()
