@@ -1,9 +1,11 @@
 """The engine on a CPU, with a stand-in for CUDA graphs; on a GPU it is in tests/test_gpu_steps.py."""
 
+import weakref
+
 import pytest
 import torch
 from built_losses import built_loss
-from emulation.graphs import emulate_graphs
+from emulation.graphs import emulate_graphs, is_recording
 
 from orbitset.cuda import engine, watching
 from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
@@ -153,6 +155,27 @@ def test_where_recording_fails_ordinary_steps_go_on(training, monkeypatch):
         "the step is not recorded, which is slower: "
         "RuntimeError: operation not permitted when stream is capturing"
     ]
+
+
+class _FailingToRecord(torch.nn.Module):
+    uses_rectified = False
+    codes: list = []
+
+    def forward(self, codes, batch, rectified):
+        if is_recording():
+            self.codes.append(weakref.ref(codes))
+            error = ValueError("not while recording")  # in a cycle with this frame
+            raise error
+        return {"loss": codes.square().mean()}
+
+
+def test_a_failed_recording_keeps_no_autograd_graph(training, monkeypatch):
+    """Its nodes belong to another stream than those of the steps that follow."""
+    monkeypatch.setattr(_FailingToRecord, "codes", [])
+    _, recorded, said = training(_FailingToRecord)
+    _losses(recorded, 8)
+    assert "ValueError: not while recording" in said[0]
+    assert [codes() for codes in _FailingToRecord.codes] == [None]
 
 
 def test_who_requires_the_fast_way_gets_an_error_instead(training):

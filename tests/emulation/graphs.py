@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 
@@ -36,6 +36,10 @@ class _Recording(TorchDispatchMode):
         results = func(*args, **(kwargs or {}))
         self.graph.operations.append((func, args, kwargs or {}, results))
         return results
+
+
+def is_recording():
+    return isinstance(_get_current_dispatch_mode(), _Recording)
 
 
 @contextmanager

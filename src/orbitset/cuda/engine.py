@@ -6,6 +6,7 @@ replays with what it computes anew; where that fails it says so and goes on with
 
 import contextlib
 import dataclasses
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -124,19 +125,29 @@ class RecordedSteps:
     def _next(self, steps_of_kind: "list[_Recorded]", drawn: Any) -> "_Recorded | None":
         """A recorded step with its batch made, or None where recording failed."""
         if len(steps_of_kind) < 2:
-            stream = torch.cuda.current_stream()
-            try:
-                self._batch_pool = torch.cuda.graph_pool_handle()
-                steps_of_kind.append(_Recorded(self, drawn))
-            except Exception as error:  # an error of the step itself comes again
-                self._recover(stream)
-                cause = error.__context__ or error  # ending it fails too, and hides the cause
-                self._give_up(f"{type(cause).__name__}: {cause}".partition("\n")[0])
+            why = self._record(steps_of_kind, drawn)
+            if why is not None:
+                self._give_up(why)
                 return None
         recorded = steps_of_kind[-1]
         with self._beside(torch.cuda.current_stream().record_event()):
             recorded.make(drawn)
         return recorded
+
+    def _record(self, steps_of_kind: "list[_Recorded]", drawn: Any) -> str | None:
+        """Record one more step; gives why that failed, or None."""
+        stream = torch.cuda.current_stream()
+        try:
+            self._batch_pool = torch.cuda.graph_pool_handle()
+            steps_of_kind.append(_Recorded(self, drawn))
+            return None
+        except Exception as error:  # an error of the step itself comes again
+            self._recover(stream)
+            why = _cause(error)
+        # The traceback holds the autograd graph of the failed step. Its gradients accumulate on the stream of
+        # the recording, and so would those of later steps while it is alive.
+        gc.collect()
+        return why
 
     def _replay(self, index: int, recorded: "_Recorded") -> Terms:
         self.replays += 1
@@ -223,6 +234,12 @@ class RecordedSteps:
 def _kind(drawn: Any) -> Any:
     """What steps recorded for one batch can be replayed for: those of the same kind."""
     return drawn.orbits.shape, drawn.members.shape, drawn.members_per_orbit
+
+
+def _cause(error: Exception) -> str:
+    """In a line. A recording that fails cannot be ended either, which hides the cause."""
+    cause = error.__context__ or error
+    return f"{type(cause).__name__}: {cause}".partition("\n")[0]
 
 
 def _is_near(name: str, replayed: float, expected: float) -> bool:
