@@ -1,15 +1,15 @@
 """Checkpoints: one file with all that a run needs to go on. It holds plain tensors and numbers, so that
 loading it runs no code.
 
-Its parts are the model, the objective, the optimizer, the best weights so far, the step, and the state of
-torch's random generators. It has a checksum. The checkpoint before the latest is kept, for the case that the
-latest is damaged.
+Its parts are the model, the objective, the optimizer, the average of the weights, the best weights so far,
+the step, and the state of torch's random generators. It has a checksum. The checkpoint before the latest is
+kept, for the case that the latest is damaged.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
+from orbitset.training.average import Average
 
 LATEST, PREVIOUS = "latest.safetensors", "previous.safetensors"
 Weights = Mapping[str, Tensor]
@@ -32,6 +33,7 @@ class Learner:
     model: nn.Module
     loss: nn.Module
     optimizer: torch.optim.Optimizer
+    average: Average = field(default_factory=lambda: Average(nn.Module(), None))
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -49,6 +51,7 @@ def save_checkpoint(
     for index, state in learner.optimizer.state_dict()["state"].items():
         parts[f"optimizer.{index}"] = state
     parts |= {"random": _random_states(learner.model), "best": best or {}}
+    parts["average"] = learner.average.state
     tensors = {f"{part}.{name}": value for part, of in parts.items() for name, value in of.items()}
     text = json.dumps(progress)
     metadata = {"progress": text, "sha256": _checksum(text, tensors)}
@@ -99,6 +102,7 @@ def load_checkpoint(
     for device in _random_states(learner.model):
         if (state := tensors.get(f"random.{device}")) is not None:
             torch.set_rng_state(state) if device == "cpu" else torch.cuda.set_rng_state(state)
+    learner.average.load(_part(tensors, "average."))
     _restore(learner.optimizer, _part(tensors, "optimizer."))
     return progress, _part(tensors, "best.") or None
 

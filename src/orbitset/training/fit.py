@@ -11,6 +11,7 @@ from torch import nn
 from orbitset.config import bounded, check_fields, replacing
 from orbitset.errors import ConfigError
 from orbitset.precision import Precision, in_bfloat16
+from orbitset.training.average import Average
 from orbitset.training.checkpoint import Learner
 from orbitset.training.optimizer import adam, groups_of, set_rate
 from orbitset.training.progress import Progress, Silent
@@ -48,6 +49,9 @@ class TrainConfig:
     """Decoupled, as in AdamW; biases and other vectors do not decay"""
     clip_norm: float | None = bounded(None, above=0)
     """The largest norm of the gradient of all weights together"""
+    average: float | None = bounded(None, above=0)
+    """The decay of a running average of the weights, such as 0.999. The average is evaluated and kept; null:
+    the latest weights are"""
     schedule: Schedule = "cosine"
     warmup_steps: int = bounded(100, at_least=0)
     """At most a tenth of the training"""
@@ -71,6 +75,10 @@ class TrainConfig:
                 raise ConfigError(f"train.{name} is {share}; give a share of the learning rate")
         if not 0 <= self.head_first <= 1:
             raise ConfigError(f"train.head_first is {self.head_first}; give a share from 0 to 1")
+        if self.average is not None and not self.average < 1:
+            raise ConfigError(
+                f"train.average is {self.average}; give a decay below 1, such as 0.999"
+            )
         if any(not epoch > 0 for epoch in self.evaluate_at):
             raise ConfigError(f"train.evaluate_at is {self.evaluate_at}; give epochs above 0")
 
@@ -90,7 +98,7 @@ def fit(
     """Minimise the objective over `steps` batches with Adam.
 
     Of `config` it uses the learning rate and its schedule, `adam_eps`, `weight_decay`, `clip_norm`,
-    `head_first`, `precision` and `engine`. The rate is
+    `head_first`, `average`, `precision` and `engine`. The rate is
     `learning_rate(step, …)`, with at most a tenth of the steps for warming up. `rate_shares` gives parts of
     the model and of the loss a share of it: see `orbitset.training.optimizer`. The `recorder` evaluates,
     writes and resumes: see `orbitset.training.recorder`. Without one nothing is evaluated or written.
@@ -111,7 +119,9 @@ def fit(
         clip_norm=config.clip_norm,
     )
     unfreezing = Unfreezing(model, at=math.ceil(steps * config.head_first))
-    training = Training(Learner(model, loss, optimizer), batches, steps, progress, label)
+    average = Average(model, config.average)
+    learner = Learner(model, loss, optimizer, average)
+    training = Training(learner, batches, steps, progress, label)
     recorder.begin(training)
     monitor, images_at_start = training.monitor, batches.images_before(training.step)
     monitor.loss_name = name_of(loss)
@@ -142,6 +152,7 @@ def fit(
             unfreezing(training.step)
             terms = do_step(training.step)
             training.step += 1
+            average.update(training.step)
             if device.type == "cpu" or training.step % _LOOK_EVERY == 0 or training.step == steps:
                 monitor.check()
                 images = batches.images_before(training.step) - images_at_start
@@ -149,4 +160,5 @@ def fit(
             recorder.save(training)
     finally:
         progress.stop()
+        average.keep()
     batches.position = training.step

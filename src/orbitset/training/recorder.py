@@ -148,7 +148,8 @@ class RunRecorder:
         self._look(training)
         means = training.monitor.flush()
         self._watch.flush()
-        with training.progress.pause(f"{training.label}: evaluating at step {step}"):
+        pause = training.progress.pause(f"{training.label}: evaluating at step {step}")
+        with pause, training.learner.average.shown():
             metrics = _evaluated(self._evaluate, model, step)
         batches.position = step
         record: dict[str, Any] = {
@@ -163,8 +164,11 @@ class RunRecorder:
         self.run.append("timing.jsonl", {"step": step, "elapsed_s": elapsed_s})
         self._evaluated, self._evaluated_at = step, time.monotonic()
         if self._is_best is not None and self._is_best(records):
-            state = model.state_dict()
-            self.best_weights = {name: value.to("cpu", copy=True) for name, value in state.items()}
+            with training.learner.average.shown():
+                state = model.state_dict()
+                self.best_weights = {
+                    name: value.to("cpu", copy=True) for name, value in state.items()
+                }
         self._write(training)
 
     def save(self, training: Training) -> None:
