@@ -292,3 +292,14 @@ def test_values_out_of_their_range_are_refused():
     with pytest.raises(ConfigError, match="orbits.size_px is 1; give at least 2"):
         ObservedConfig(orbit=("person",), size_px=1)
     assert ObservedConfig(orbit=("person",), size_px=None).size_px is None
+
+
+def test_a_group_of_settings_can_be_turned_off():
+    config = ObservedConfig(orbit=("thing",)).augmented(100)
+    assert with_settings(config, ["affine.shear=0.2"]).affine.shear == 0.2
+    off = with_settings(config, ["affine=null"])
+    assert off.affine is None and off.photometric == config.photometric
+    with pytest.raises(ConfigError, match=r"no setting 'affine\.shear': affine is null"):
+        with_settings(off, ["affine.shear=0.2"])
+    with pytest.raises(ConfigError, match="affine is a group of settings"):
+        with_settings(config, ["affine=3"])

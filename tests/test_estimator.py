@@ -89,6 +89,13 @@ def test_a_function_may_give_the_orbit_of_an_image(patterns):
     assert np.array_equal(given, _encoder().fit_transform(images, orbits))
 
 
+def test_training_images_may_be_augmented(patterns):
+    images, orbits = patterns
+    codes = _encoder(augment=True).fit(images, orbits).codes_
+    assert not np.array_equal(codes, _encoder().fit(images, orbits).codes_)
+    assert np.array_equal(codes, _encoder(augment=True).fit(images, orbits).codes_)
+
+
 def test_labels_of_some_images_are_learned_beside_their_orbits(patterns):
     images, orbits = patterns
     some = np.where(orbits < 4, orbits % 2, -1)

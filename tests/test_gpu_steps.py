@@ -17,7 +17,8 @@ from orbitset.dispatch import disabled
 from orbitset.encoders import RectifyingEncoder, SpatialTransformer, TransformedEncoder
 from orbitset.errors import ConfigError
 from orbitset.losses import as_objective
-from orbitset.orbits import AffineOrbits, OrbitBatches
+from orbitset.orbits import AffineOrbits, ObservedOrbits, OrbitBatches
+from orbitset.orbits.augmentation import Augmentation
 from orbitset.orbits.photometric import PhotometricRanges
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.run_folder import Run
@@ -339,3 +340,28 @@ def test_what_is_beyond_the_kernel_is_torchs_own_adam():
     with disabled():
         optimizer.param_groups[0]["weight_decay"] = 0
         assert optimizer._rows() is None
+
+
+def test_augmented_batches_are_replayed_and_equal_those_of_a_cpu():
+    images = torch.randint(0, 256, (45, 3, 32, 32), dtype=torch.uint8)
+    batches = [
+        OrbitBatches(
+            ObservedOrbits(images, torch.arange(45) // 5, torch.arange(0, 45, 5), device=device),
+            orbits_per_batch=8,
+            members_per_batch=4,
+            augmentation=Augmentation.moderate(32),
+        )
+        for device in ("cuda", "cpu")
+    ]
+    model = RectifyingEncoder(size_px=32, in_channels=3, channels=(16, 32), code_size=64).cuda()
+    loss, monitor = built_loss("OE", code_size=64, num_orbits=9), Monitor()
+    optimizer = adam([{"params": list(model.parameters())}], rate=1e-4)
+    steps, _ = choose_steps(
+        "auto", model.train(), loss, optimizer, batches[0], monitor, use_bfloat16=True
+    )
+    assert isinstance(steps, RecordedSteps)
+    for index in range(12):
+        steps(index)
+        one, other = batches[0].batch(index), batches[1].batch(index)
+        torch.testing.assert_close(one.images.cpu(), other.images, atol=1e-3, rtol=0)
+    assert steps.is_recording and steps.replays > 4

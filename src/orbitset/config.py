@@ -75,14 +75,16 @@ def with_settings(config: T, settings: Iterable[str] | Mapping[str, str]) -> T:
     for name, text in texts.items():
         *path, last = name.split(".")
         place: Any = values
-        for part in (*path, last):
+        for depth, part in enumerate((*path, last)):
             if not isinstance(place, dict) or part not in place:
-                raise _unknown(name, list(_leaves(values)))
+                is_off = place is None and _is_group(_field(config, path[:depth])[1])
+                off = ".".join(path[:depth]) if is_off else None
+                raise _unknown(name, list(_leaves(values)), off=off)
             parent, place = place, place[part]
-        if isinstance(place, dict):
+        owner, hint = _field(config, [*path, last])
+        if isinstance(place, dict) and not (text == "null" and type(None) in typing.get_args(hint)):
             inside = [leaf for leaf in _leaves(values) if leaf.startswith(f"{name}.")]
             raise ConfigError(f"{name} is a group of settings; set one of {', '.join(inside)}")
-        owner, hint = _field(config, [*path, last])
         parent[last] = _read(text, place, hint)
         replaced = ".".join([*path, owner.metadata.get("replaces", "")])
         if "replaces" not in owner.metadata or "null" in (text, texts.get(replaced)):
@@ -90,7 +92,8 @@ def with_settings(config: T, settings: Iterable[str] | Mapping[str, str]) -> T:
         if replaced in texts:
             raise ConfigError(f"{name} and {replaced} contradict each other; set one of them")
         parent[owner.metadata["replaces"]] = owner.metadata["replaces_with"]
-    return from_dict(type(config), values, types=_own_types(config))
+    types = {name: kind for name, kind in _own_types(config).items() if values[name] is not None}
+    return from_dict(type(config), values, types=types)
 
 
 def bounded(default: Any, *, at_least: float | None = None, above: float | None = None) -> Any:
@@ -227,13 +230,19 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     return value
 
 
-def _unknown(name: str, known: list[str]) -> UnknownSetting:
+def _is_group(hint: Any) -> bool:
+    """Whether a field may hold settings of its own."""
+    return any(dataclasses.is_dataclass(kind) for kind in typing.get_args(hint))
+
+
+def _unknown(name: str, known: list[str], *, off: str | None = None) -> UnknownSetting:
+    """The error about a name that is none of the known ones; `off` names a group of settings that is null."""
     ends = {leaf.rsplit(".", 1)[-1]: leaf for leaf in reversed(known)}
     near = difflib.get_close_matches(name, known, n=1) or [
         ends[end] for end in difflib.get_close_matches(name.rsplit(".", 1)[-1], ends, n=1)
     ]
     error = UnknownSetting(
-        f"there is no setting {name!r}",
+        f"there is no setting {name!r}{f': {off} is null' if off else ''}",
         hint=f"did you mean {near[0]}?" if near else f"settings are {', '.join(known)}",
     )
     error.name = name

@@ -24,6 +24,7 @@ from orbitset.encoders import EncoderConfig, build_encoder
 from orbitset.encoders.contrast import Contrast
 from orbitset.errors import ConfigError
 from orbitset.orbits import ObservedOrbits, OrbitBatches
+from orbitset.orbits.augmentation import Augmentation
 from orbitset.orbits.observed import SeveralClasses, choose_targets, classes_of_orbits
 from orbitset.recipes.losses import LossContext, build_loss
 from orbitset.recipes.methods import METHODS, Method, parse_method
@@ -54,6 +55,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     loss_settings : settings of the loss, such as `{"margin_fraction": 0.2, "discriminate_weight": 3}` for
         OJ, whose margin is 0.4 of the usual squared distance of two codes by default.
     classify_weight : weight of a classification loss on the labels `y`, beside orbits.
+    augment : whether training images change by small turns, crops, light and focus, each by its own draw.
     contrast : `given`, or `local`: the network sees local contrast instead of pixels.
     image_shape : (H, W) or (H, W, C) of images in rows of features; by default the smallest square.
     random_state : seed of weights and batches.
@@ -84,6 +86,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         learning_rate: float = 3e-3,
         loss_settings: Mapping[str, Any] | None = None,
         classify_weight: float = 0.0,
+        augment: bool = False,
         contrast: Contrast = "given",
         image_shape: tuple[int, ...] | None = None,
         random_state: Any = None,
@@ -98,6 +101,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.learning_rate = learning_rate
         self.loss_settings = loss_settings
         self.classify_weight = classify_weight
+        self.augment = augment
         self.contrast = contrast
         self.image_shape = image_shape
         self.random_state = random_state
@@ -184,6 +188,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             observed,
             orbits_per_batch=min(self.orbits_per_batch, len(observed)),
             members_per_batch=min(self.members_per_batch, int(orbit.bincount().max())),
+            augmentation=Augmentation.moderate(levels.shape[-1]) if self.augment else None,
             seed=seed,
         )
 

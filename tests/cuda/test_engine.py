@@ -12,6 +12,7 @@ from orbitset.encoders import RectifyingEncoder, SpatialTransformer, Transformed
 from orbitset.errors import ConfigError
 from orbitset.losses import as_objective
 from orbitset.orbits import AffineOrbits, ObservedOrbits, OrbitBatches
+from orbitset.orbits.augmentation import Augmentation
 from orbitset.training.monitors import Monitor
 from orbitset.training.steps import Steps
 
@@ -22,8 +23,8 @@ def training(monkeypatch):
     # without a GPU everything is computed on the host
     monkeypatch.setattr(watching.HostWork, "is_on_host", lambda self, tensor, is_random: False)
 
-    def build(loss, *, seeds=(0, 0), required=False):
-        parts = [_steps(loss, seed) for seed in seeds]
+    def build(loss, *, seeds=(0, 0), required=False, augmentation=None):
+        parts = [_steps(loss, seed, augmentation) for seed in seeds]
         steps = parts[1]
         emulate_graphs(
             monkeypatch,
@@ -39,11 +40,14 @@ def training(monkeypatch):
     return build
 
 
-def _steps(loss, seed):
+def _steps(loss, seed, augmentation=None):
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (15, 1, 8, 8), dtype=torch.uint8, generator=generator)
     batches = OrbitBatches(
-        AffineOrbits(images, canvas_px=16, members=5), orbits_per_batch=4, members_per_batch=2
+        AffineOrbits(images, canvas_px=16, members=5),
+        orbits_per_batch=4,
+        members_per_batch=2,
+        augmentation=augmentation,
     )
     torch.manual_seed(seed)
     network = RectifyingEncoder(size_px=16, channels=(4,), code_size=8)
@@ -87,6 +91,13 @@ def test_what_a_loss_remembers_in_buffers_is_replayed(training, name, settings):
     buffers = zip(recorded.steps.loss.buffers(), ordinary.loss.buffers(), strict=True)
     for ours, theirs in buffers:
         torch.testing.assert_close(ours, theirs)
+
+
+def test_replayed_batches_are_augmented_by_their_own_draws(training):
+    ordinary, recorded, said = training(None, augmentation=Augmentation.moderate(16))
+    expected = _losses(ordinary)
+    assert _losses(recorded) == pytest.approx(expected, rel=1e-5)
+    assert recorded.replays >= 18 and recorded.is_recording and not said
 
 
 def test_a_step_that_comes_out_of_order_is_taken_with_its_own_batch(training):

@@ -30,6 +30,16 @@ def test_sessions_that_are_tested_are_not_trained_on(small_faces):
     assert split.batches.images_per_epoch == 72
 
 
+def test_images_change_in_training_alone(small_faces):
+    config = small_faces()
+    changed = replace(config, orbits=config.observed.augmented(16))
+    still, split = _open(config), _open(changed)
+    assert not torch.equal(still.batches.batch(3).images, split.batches.batch(3).images)
+    assert torch.equal(still.batches.batch(3).canonical, split.batches.batch(3).canonical)
+    test = split.sides["te"].images
+    assert torch.equal(split.to_input(test), test.float() / 255)
+
+
 def test_orbits_of_a_batch_share_a_factor_if_asked_to(small_faces):
     asked = ("orbits.alike=light", "orbits.orbits_per_batch=6")
     split = _open(small_faces("OJ", *asked))

@@ -197,6 +197,8 @@ def test_what_is_said_about_orbits_needs_observed_ones(array, plain):
     ):
         with pytest.raises(ConfigError, match=f"--orbit describe the orbits of .*{word}"):
             composed(source, observed={"orbit": ["person"]})
+    with pytest.raises(ConfigError, match="--no-augment describe the orbits"):
+        composed("affine-digits", observed={"augment": False})
     assert composed(plain, observed={"on_problem": "stop"}).data == str(plain)
 
 

@@ -12,8 +12,8 @@ from orbitset.datasets.source import open_source
 from orbitset.datasets.video import frames_of
 from orbitset.errors import ConfigError, DataError
 from orbitset.protocols.images import Opened
+from orbitset.recipes.described import described_orbits as described_in_words
 from orbitset.recipes.own_images import OrbitOptions, observed_images, observed_videos
-from orbitset.recipes.own_images import described_orbits as described_in_words
 from orbitset.run_folder import Run
 from orbitset.runs.load import load_run
 from orbitset.runs.prepare import build_protocol, open_images
@@ -42,6 +42,35 @@ def test_what_is_not_said_is_read_off_the_table(face_manifest):
     assert described(face_manifest).observed.canonical == "medoid"
     config = described(face_manifest, canonical="view=front", settings=["orbits.size_px=null"])
     assert "the images' own size, grey" in described_in_words(config)
+
+
+def test_images_change_in_training_if_asked_for(face_manifest):
+    still, changed = described(face_manifest), described(face_manifest, augment=True)
+    assert still.observed.augmentation is None
+    assert "images change" not in described_in_words(still)
+    moderate = changed.observed.augmentation
+    assert (moderate.affine.rotation_deg, moderate.affine.translation_px) == (10, 0.8)
+    assert f"images change in training: {moderate}" in described_in_words(changed)
+    assert replace(changed.observed, affine=None, photometric=None) == still.observed
+    large = changed.observed.showing(size_px=224, is_colour=True)
+    assert large.augmentation.affine.translation_px == pytest.approx(11.2)
+    large = described(face_manifest, augment=True, settings=["orbits.size_px=80"])
+    assert large.observed.augmentation.affine.translation_px == 4
+
+
+def test_a_setting_of_a_change_turns_that_change_on(face_manifest):
+    settings = ["orbits.photometric.hue_deg=0"]
+    looks = described(face_manifest, settings=settings).observed
+    assert looks.affine is None
+    assert looks.photometric.hue_deg == 0 and looks.photometric.brightness == 0.3
+    place = described(face_manifest, settings=["orbits.affine.rotation_deg=180"]).observed
+    assert place.photometric is None
+    assert (place.affine.rotation_deg, place.affine.scale_max) == (180, 1.15)
+    settings = ["orbits.affine=null"]
+    looks = described(face_manifest, augment=True, settings=settings).observed
+    assert looks.affine is None and looks.photometric is not None
+    with pytest.raises(ConfigError, match="--no-augment and orbits.photometric.hue_deg contra"):
+        described(face_manifest, augment=False, settings=["orbits.photometric.hue_deg=0"])
 
 
 @pytest.mark.parametrize(("method", "batch"), [("OT", (6, 13)), ("IN", (30, 4)), ("PR+R", (30, 4))])

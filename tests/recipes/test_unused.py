@@ -56,12 +56,12 @@ def test_a_configuration_file_is_refused_for_it(tmp_path, method, setting, words
 
 
 def test_observed_orbits_refuse_what_only_computed_ones_have(face_manifest):
-    words = "training on observed orbits does not use orbits.affine.shear, which .* computed orbits"
+    words = "training on observed orbits does not use orbits.canvas_px, which .* computed orbits"
     with pytest.raises(ConfigError, match=words):
         observed_images(
             open_source(str(face_manifest)),
             options=OrbitOptions(orbit=["person"]),
-            settings={"orbits.affine.shear": "1"},
+            settings={"orbits.canvas_px": "32"},
         )
     request = Request(
         source=str(face_manifest),

@@ -53,6 +53,14 @@ OnProblemOption = Annotated[
         "By default, train skips and reproduce stops."
     ),
 ]
+AugmentOption = Annotated[
+    bool | None,
+    Option(
+        "--augment/--no-augment",
+        help="Change grouped images in training, each by its own draw: turn, zoom, shift, crop, "
+        "light, colour and focus. Default: off.",
+    ),
+]
 Seed = Annotated[
     int | None, Option(help="Random seed of weights, orbits and batches. Default: 0.", min=0)
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Argument, Option
 
 from orbitset.cli.options import (
+    AugmentOption,
     CanonicalOption,
     CropsOption,
     Device,
@@ -129,6 +130,7 @@ def train(
     ] = None,
     crops: CropsOption = None,
     on_problem: OnProblemOption = None,
+    augment: AugmentOption = None,
     init: Annotated[
         Path | None, Option(help="Fine-tune the model in this folder: its network and weights.")
     ] = None,
@@ -192,6 +194,7 @@ def train(
             split=split,
             test=test,
             crops=None if crops is None else str(crops.resolve()),
+            augment=augment,
             on_problem=cast(Any, on_problem),
         ),
     )

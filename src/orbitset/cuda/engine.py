@@ -233,7 +233,14 @@ class RecordedSteps:
 
 def _kind(drawn: Any) -> Any:
     """What steps recorded for one batch can be replayed for: those of the same kind."""
-    return drawn.orbits.shape, drawn.members.shape, drawn.members_per_orbit
+    shapes = tuple((name, tensor.shape) for name, tensor in _tensors(drawn).items())
+    return *shapes, drawn.members_per_orbit
+
+
+def _tensors(drawn: Any) -> dict[str, Tensor]:
+    """All that a batch is made from: a replayed step reads these where they were recorded."""
+    values = {field.name: getattr(drawn, field.name) for field in dataclasses.fields(drawn)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def _cause(error: Exception) -> str:
@@ -254,9 +261,8 @@ class _Recorded:
 
     def __init__(self, engine: RecordedSteps, drawn: Any) -> None:
         steps = engine.steps
-        self._drawn = dataclasses.replace(
-            drawn, orbits=drawn.orbits.clone(), members=drawn.members.clone()
-        )
+        clones = {name: tensor.clone() for name, tensor in _tensors(drawn).items()}
+        self._drawn = dataclasses.replace(drawn, **clones)
         steps.optimizer.zero_grad(set_to_none=True)
         self._batch, self.step = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # a batch is made while a step is taken with another: each has memory of its own, steps share theirs
@@ -268,6 +274,6 @@ class _Recorded:
         steps.optimizer.zero_grad(set_to_none=True)
 
     def make(self, drawn: Any) -> None:
-        self._drawn.orbits.copy_(drawn.orbits)
-        self._drawn.members.copy_(drawn.members)
+        for name, tensor in _tensors(drawn).items():
+            getattr(self._drawn, name).copy_(tensor)
         self._batch.replay()

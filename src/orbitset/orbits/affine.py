@@ -30,6 +30,21 @@ class AffineRanges:
     scale_max: float = 1.3
     translation_px: float = 15.0
 
+    @classmethod
+    def moderate(cls, size_px: int) -> "AffineRanges":
+        """Small turns, zooms and shifts, which photographs of one thing differ in anyway.
+
+        >>> AffineRanges.moderate(128).translation_px
+        6.4
+        """
+        return cls(
+            rotation_deg=10.0,
+            shear=0.05,
+            scale_min=0.95,
+            scale_max=1.15,
+            translation_px=round(0.05 * size_px, 2),
+        )
+
     def __post_init__(self) -> None:
         for name in ("rotation_deg", "shear", "translation_px"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from orbitset.errors import ConfigError, check_choice
+from orbitset.orbits.augmentation import Augmentation
 from orbitset.orbits.passes import EqualPasses, ProportionalPasses, Weighting
 from orbitset.seeds import stable_seed, stream
 
@@ -79,6 +80,8 @@ class Drawn:
     """(B, …): the result of `Orbits.draw`"""
     members_per_orbit: int
     seed: int
+    changes: Tensor | None = None
+    """(B, Q): the parameters by which images are augmented"""
 
 
 class OrbitBatches:
@@ -100,13 +103,15 @@ class OrbitBatches:
         weighting: Weighting = "orbit",
         alike_N: Tensor | None = None,
         alike_values: int = 1,
+        augmentation: Augmentation | None = None,
         seed: int = 0,
         position: int = 0,
     ) -> None:
         """If orbits have many sizes, `weighting` says what is shown equally often: orbits, or images.
 
         With a value for each orbit in `alike_N`, a batch has `alike_values` equal parts, each of orbits that
-        share a value and cannot be told apart by it, except where one value ends and the next begins.
+        share a value and cannot be told apart by it, except where one value ends and the next begins. With an
+        `augmentation` each image of a batch is changed by a draw of its own, and targets are not.
         """
         if not 1 <= orbits_per_batch <= len(orbits):
             raise ConfigError(
@@ -122,6 +127,7 @@ class OrbitBatches:
             )
         check_choice("weighting", weighting, get_args(Weighting))
         self.orbits = orbits
+        self.augmentation = augmentation
         self.seed = seed
         self.position = position
         self.is_streamed = bool(getattr(orbits, "is_streamed", False))
@@ -213,14 +219,23 @@ class OrbitBatches:
             orbit_B, member_PK.flatten(), generator=stream("fresh", self.seed, index)
         )
         seed = stable_seed("batch", self.seed, index)
-        return Drawn(_copied(orbit_B, self.orbits.device), drawn_B, member_PK.shape[1], seed)
+        changes = None
+        if self.augmentation is not None:
+            generator = stream("augmentation", self.seed, index)
+            changes = _copied(self.augmentation.draw(len(orbit_B), generator), self.orbits.device)
+        return Drawn(
+            _copied(orbit_B, self.orbits.device), drawn_B, member_PK.shape[1], seed, changes
+        )
 
     def show(self, drawn: Drawn) -> Batch:
         """Compute the images of a drawn batch, on the device alone."""
         count = drawn.members_per_orbit
         labels = self.orbits.labels_N
+        images = self.orbits.show(drawn.orbits, drawn.members)
+        if self.augmentation is not None and drawn.changes is not None:
+            images = self.augmentation.apply(images, drawn.changes)
         return Batch(
-            images=self.orbits.show(drawn.orbits, drawn.members),
+            images=images,
             orbits=drawn.orbits,
             canonical=self.orbits.canonical(
                 drawn.orbits[::count], drawn.members[::count]

@@ -14,7 +14,10 @@ from torch import Tensor
 
 from orbitset.config import bounded, check_fields
 from orbitset.errors import ConfigError, DataError, check_choice
+from orbitset.orbits.affine import AffineRanges
+from orbitset.orbits.augmentation import Augmentation
 from orbitset.orbits.passes import Weighting
+from orbitset.orbits.photometric import PhotometricRanges
 
 OnProblem = Literal["stop", "skip"]
 Chosen = Literal["first", "middle", "medoid"]
@@ -54,6 +57,10 @@ class ObservedConfig:
     """What to do about unusable images: stop and name them, or skip them and record the list"""
     orbits_per_batch: int = bounded(18, at_least=1)
     members_per_batch: int = bounded(4, at_least=1)
+    affine: AffineRanges | None = None
+    """How far images are turned, zoomed and shifted in training; null for not at all"""
+    photometric: PhotometricRanges | None = None
+    """How far their crop, light, colour and focus change in training; null for not at all"""
 
     def __post_init__(self) -> None:
         check_fields(self, "orbits")
@@ -86,8 +93,24 @@ class ObservedConfig:
             )
 
     def showing(self, *, size_px: int, is_colour: bool) -> "ObservedConfig":
-        """The same with images of another size."""
-        return replace(self, size_px=size_px, is_colour=is_colour)
+        """The same with images of another size, which are shifted by the same share of it."""
+        affine = self.affine
+        if affine is not None and self.size_px is not None:
+            shift = round(affine.translation_px * size_px / self.size_px, 2)
+            affine = replace(affine, translation_px=shift)
+        return replace(self, size_px=size_px, is_colour=is_colour, affine=affine)
+
+    def augmented(self, size_px: int) -> "ObservedConfig":
+        """The same with moderate changes of images that are about so large."""
+        moderate = Augmentation.moderate(size_px)
+        return replace(self, affine=moderate.affine, photometric=moderate.photometric)
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """How images are augmented in training, if they are."""
+        if self.affine is None and self.photometric is None:
+            return None
+        return Augmentation(self.affine, self.photometric)
 
     @property
     def target(self) -> tuple[str, str] | None:

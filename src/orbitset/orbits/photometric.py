@@ -199,7 +199,7 @@ def apply_photometric(images_NCHW: Tensor, params_NP: Tensor, ranges: Photometri
     return images.clamp(0, 1)
 
 
-def _centres(size: int, like: Tensor) -> Tensor:
+def centres(size: int, like: Tensor) -> Tensor:
     """The centres of the pixels along a side that reaches from -1 to 1."""
     return (2 * torch.arange(size, dtype=like.dtype, device=like.device) + 1) / size - 1
 
@@ -207,8 +207,8 @@ def _centres(size: int, like: Tensor) -> Tensor:
 def _cropped(images_NCHW: Tensor, values: dict[str, Tensor]) -> Tensor:
     num, _, height, width = images_NCHW.shape
     crop_width, crop_height = values["crop_width"], values["crop_height"]
-    x_N11W = values["crop_x"] + crop_width * _centres(width, images_NCHW)
-    y_N1H1 = values["crop_y"] + crop_height * _centres(height, images_NCHW)[:, None]
+    x_N11W = values["crop_x"] + crop_width * centres(width, images_NCHW)
+    y_N1H1 = values["crop_y"] + crop_height * centres(height, images_NCHW)[:, None]
     grid_NHW2 = torch.stack(
         [x_N11W[:, 0].expand(num, height, width), y_N1H1[:, 0].expand(num, height, width)], -1
     )
@@ -219,8 +219,8 @@ def _cropped(images_NCHW: Tensor, values: dict[str, Tensor]) -> Tensor:
 def _light(images_NCHW: Tensor, values: dict[str, Tensor]) -> Tensor:
     """The factor of illumination for each pixel, (N, 1, H, W)."""
     direction, waves = values["light_direction"], math.pi * values["light_cycles"]
-    x_N11W = waves * direction.cos() * _centres(images_NCHW.shape[3], images_NCHW)
-    y_N1H1 = waves * direction.sin() * _centres(images_NCHW.shape[2], images_NCHW)[:, None]
+    x_N11W = waves * direction.cos() * centres(images_NCHW.shape[3], images_NCHW)
+    y_N1H1 = waves * direction.sin() * centres(images_NCHW.shape[2], images_NCHW)[:, None]
     return 1 + values["light_strength"] * (x_N11W + y_N1H1 + values["light_phase"]).sin()
 
 

@@ -244,6 +244,7 @@ class ObservedSplit:
             weighting=config.weighting,
             alike_N=None if config.alike is None else self._values_of(trained, config.alike),
             alike_values=min(config.alike_values, count),
+            augmentation=config.augmentation,
             seed=seed,
         )
 

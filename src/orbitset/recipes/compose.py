@@ -33,6 +33,7 @@ from orbitset.recipes.affine_images import (
     plain_images,
 )
 from orbitset.recipes.affine_mnist import affine_mnist
+from orbitset.recipes.described import described_orbits
 from orbitset.recipes.experiment import (
     Experiment,
     check_experiment,
@@ -44,7 +45,6 @@ from orbitset.recipes.length import evaluated_often
 from orbitset.recipes.methods import base_name, parse_method
 from orbitset.recipes.own_images import (
     OrbitOptions,
-    described_orbits,
     is_private,
     observed_images,
     observed_videos,
@@ -224,9 +224,8 @@ def _of_source(
     source = opened.source
     if isinstance(source, Videos):
         hint = "say how long with --set video.segments.length=16"
-        _refuse(options, "those of videos are segments", hint=hint)
-        config = observed_videos(opened, method, on_problem=options.on_problem, settings=settings)
-        return config, None
+        _refuse(replace(options, augment=None), "those of videos are segments", hint=hint)
+        return observed_videos(opened, method, options, settings=settings), None
     if isinstance(source, Plain):
         _refuse(options, f"{source.spec} has no sub-folders: every image there is an orbit")
         opened.splits = source.load_splits(

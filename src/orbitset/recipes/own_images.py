@@ -55,6 +55,8 @@ class OrbitOptions:
     test: str | None = None
     """factor=values to test on; images with other values are trained on"""
     crops: str | None = None
+    augment: bool | None = None
+    """Whether images change in training"""
     on_problem: OnProblem | None = None
 
     def __post_init__(self) -> None:
@@ -68,7 +70,10 @@ class OrbitOptions:
         return {name: value for name, value in values if value is not None}
 
     def __str__(self) -> str:
-        return ", ".join(f"--{name.replace('_', '-')}" for name in self.set_options)
+        names = (
+            "no_augment" if value is False else name for name, value in self.set_options.items()
+        )
+        return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def observed_images(
@@ -107,7 +112,7 @@ def observed_images(
         crops=options.crops,
         on_problem=options.on_problem or "skip",
     )
-    orbits = _with_own(orbits, settings, "orbits.")
+    orbits = _with_orbits(orbits, options, settings)
     if orbits.target is not None and orbits.target[0] in table.columns:
         factor, value = orbits.target
         check_choice(factor, value, sorted(set(table.columns[factor])))
@@ -127,8 +132,8 @@ def observed_images(
 def observed_videos(
     opened: Opened,
     method: str = "OJ",
+    options: OrbitOptions | None = None,
     *,
-    on_problem: OnProblem | None = None,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Experiment:
     """Orbits are segments of videos, their targets the frames in the middle.
@@ -136,15 +141,16 @@ def observed_videos(
     The start of each video is trained on; frames of the rest have to retrieve others of their segment that
     are not too near. Settings of orbits and videos are heeded, since other choices depend on them.
     """
+    options = options or OrbitOptions()
     orbits = ObservedConfig(
         orbit=("segment",),
         canonical="middle",
         label="segment",
         size_px=64,
         is_colour=True,
-        on_problem=on_problem or "skip",
+        on_problem=options.on_problem or "skip",
     )
-    orbits = _with_own(orbits, settings, "orbits.")
+    orbits = _with_orbits(orbits, options, settings)
     if orbits.orbit != ("segment",) or orbits.target is not None or orbits.crops is not None:
         raise ConfigError(
             "the orbits of videos are segments, whose target is their first or middle frame or their medoid; "
@@ -203,6 +209,26 @@ def _experiment(
     )
     config = with_settings(config, method.default_settings("own-images"))
     return evaluated_often(config, min(_MOST_EPOCHS, IMAGES / num_images))
+
+
+def _with_orbits(
+    orbits: ObservedConfig, options: OrbitOptions, settings: Mapping[str, str]
+) -> ObservedConfig:
+    """The same with its own settings. Those of one kind of change turn this kind on, --augment both."""
+    plain = {name: text for name, text in settings.items() if name.count(".") == 1}
+    own = _with_own(orbits, plain, "orbits.")
+    size_px = own.size_px or orbits.size_px
+    assert size_px is not None
+    moderate = own.augmented(size_px)
+    for kind in ("affine", "photometric"):
+        names = [name for name in settings if name.startswith(f"orbits.{kind}.")]
+        if names and options.augment is False:
+            raise ConfigError(
+                f"--no-augment and {names[0]} contradict each other; give one of them"
+            )
+        if names or options.augment:
+            own = replace(own, **{kind: getattr(moderate, kind)})
+    return _with_own(own, settings, "orbits.")
 
 
 def _with_own(config: T, settings: Mapping[str, str], prefix: str) -> T:
@@ -313,57 +339,6 @@ def _too_alike(table: ImageTable, orbits: ObservedConfig, split_by: str) -> tupl
         if name not in (orbits.label, split_by)
         and len(set(zip(labels, table.columns[name], strict=True))) > len(set(labels))
     )
-
-
-def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
-    """What was chosen, in words; `is_folder` says that orbits are the sub-folders of a folder."""
-    orbits, evaluation = config.observed, config.evaluation
-    target = orbits.canonical
-    if orbits.target is None:
-        target = f"its {orbits.chosen}{'' if orbits.chosen == 'medoid' else ' member'}"
-    by = evaluation.split_by
-    validation = f"{_few(evaluation.validation)} to validate, " if evaluation.validation else ""
-    left_out = ""
-    if evaluation.exclude:
-        exclude = " or ".join(evaluation.exclude)
-        left_out = f"images of the same {orbits.label} with the same {exclude}"
-    elif evaluation.apart:
-        left_out = f"frames nearer than {evaluation.apart}"
-    size = "the images' own size" if orbits.size_px is None else f"{orbits.size_px} px"
-    alike = f", by {orbits.alike}, {orbits.alike_values} at a time" if orbits.alike else ""
-    epochs = f"{config.train.epochs:g} epoch{'s' * (config.train.epochs != 1)}"
-    parts = [
-        f"an orbit shares {', '.join(orbits.orbit)}; its target is {target}",
-        f"{by} {_few(evaluation.train)} to train, {validation}{_few(evaluation.test)} to test",
-    ]
-    if is_folder and orbits.orbit == (by,):
-        validated = f", validated on {_brief(evaluation.validation)}" if validation else ""
-        trained = f"Trained on {_brief(evaluation.train, 'orbits ')}{validated}"
-        parts = [
-            f"Each sub-folder is an orbit; its target is {target}.",
-            f"{trained}, tested on {_brief(evaluation.test)}.",
-        ]
-    lines = [
-        *parts,
-        *([f"retrieval leaves out {left_out}"] if left_out else []),
-        *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
-        f"{size}, {'colour' if orbits.is_colour else 'grey'}; batches of {orbits.orbits_per_batch} orbits x "
-        f"{orbits.members_per_batch} members{alike}; {epochs}",
-    ]
-    return "\n".join(lines)
-
-
-def _brief(values: Sequence[str], noun: str = "") -> str:
-    """
-    >>> _brief(["a", "b"]), _brief(["a", "b", "c", "d"], "orbits ")
-    ('2 (a, b)', '4 orbits (a, …)')
-    """
-    names = ", ".join(values) if len(values) < 4 else f"{values[0]}, …"
-    return f"{len(values)} {noun}({names})"
-
-
-def _few(values: Sequence[str]) -> str:
-    return ", ".join(values) if len(values) <= 6 else f"{', '.join(values[:5])} … ({len(values)})"
 
 
 def _values(text: str) -> tuple[str, ...]:

@@ -1,0 +1,57 @@
+"""What was chosen for a training on observed orbits, in words."""
+
+from collections.abc import Sequence
+
+from orbitset.recipes.experiment import Experiment
+
+
+def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
+    """What was chosen, in words; `is_folder` says that orbits are the sub-folders of a folder."""
+    orbits, evaluation = config.observed, config.evaluation
+    target = orbits.canonical
+    if orbits.target is None:
+        target = f"its {orbits.chosen}{'' if orbits.chosen == 'medoid' else ' member'}"
+    by = evaluation.split_by
+    validation = f"{_few(evaluation.validation)} to validate, " if evaluation.validation else ""
+    left_out = ""
+    if evaluation.exclude:
+        exclude = " or ".join(evaluation.exclude)
+        left_out = f"images of the same {orbits.label} with the same {exclude}"
+    elif evaluation.apart:
+        left_out = f"frames nearer than {evaluation.apart}"
+    size = "the images' own size" if orbits.size_px is None else f"{orbits.size_px} px"
+    alike = f", by {orbits.alike}, {orbits.alike_values} at a time" if orbits.alike else ""
+    epochs = f"{config.train.epochs:g} epoch{'s' * (config.train.epochs != 1)}"
+    parts = [
+        f"an orbit shares {', '.join(orbits.orbit)}; its target is {target}",
+        f"{by} {_few(evaluation.train)} to train, {validation}{_few(evaluation.test)} to test",
+    ]
+    if is_folder and orbits.orbit == (by,):
+        validated = f", validated on {_brief(evaluation.validation)}" if validation else ""
+        trained = f"Trained on {_brief(evaluation.train, 'orbits ')}{validated}"
+        parts = [
+            f"Each sub-folder is an orbit; its target is {target}.",
+            f"{trained}, tested on {_brief(evaluation.test)}.",
+        ]
+    lines = [
+        *parts,
+        *([f"retrieval leaves out {left_out}"] if left_out else []),
+        *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
+        f"{size}, {'colour' if orbits.is_colour else 'grey'}; batches of {orbits.orbits_per_batch} orbits x "
+        f"{orbits.members_per_batch} members{alike}; {epochs}",
+        *([f"images change in training: {orbits.augmentation}"] if orbits.augmentation else []),
+    ]
+    return "\n".join(lines)
+
+
+def _brief(values: Sequence[str], noun: str = "") -> str:
+    """
+    >>> _brief(["a", "b"]), _brief(["a", "b", "c", "d"], "orbits ")
+    ('2 (a, b)', '4 orbits (a, …)')
+    """
+    names = ", ".join(values) if len(values) < 4 else f"{values[0]}, …"
+    return f"{len(values)} {noun}({names})"
+
+
+def _few(values: Sequence[str]) -> str:
+    return ", ".join(values) if len(values) <= 6 else f"{', '.join(values[:5])} … ({len(values)})"
