@@ -96,12 +96,34 @@ def with_settings(config: T, settings: Iterable[str] | Mapping[str, str]) -> T:
     return from_dict(type(config), values, types=types)
 
 
+def check_setting(
+    cls: type, name: str, text: str, *, types: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse a setting that a dataclass does not have, or a value that its field never takes.
+
+    Nothing is built, and what other settings make of the value is not looked at. `types` gives the types of
+    fields that their annotation leaves open.
+
+    >>> from orbitset.training import TrainConfig
+    >>> check_setting(TrainConfig, "epochs", "0")
+    Traceback (most recent call last):
+    orbitset.errors.ConfigError: epochs is 0.0; give a number above 0
+    """
+    known = dict(_fields_of(cls, types or {}))
+    if any(other.startswith(f"{name}.") for other in known):
+        return  # `with_settings` refuses a group with a hint of its settings
+    if name not in known:
+        raise _unknown(name, list(known))
+    field, hint = known[name]
+    _check_field(field, hint, _convert(hint, _read(text, field.default, hint), name), name)
+
+
 def bounded(default: Any, *, at_least: float | None = None, above: float | None = None) -> Any:
     """A field with a lower bound, which `check_fields` checks."""
     return dataclasses.field(default=default, metadata={"at_least": at_least, "above": above})
 
 
-def check_fields(config: Any, group: str) -> None:
+def check_fields(config: Any, group: str = "") -> None:
     """Refuse values below the bound of their field, or none of its choices, if it is a Literal.
 
     >>> @dataclasses.dataclass(frozen=True)
@@ -113,14 +135,18 @@ def check_fields(config: Any, group: str) -> None:
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), f"{group}.{field.name}"
-        if typing.get_origin(hints[field.name]) is Literal:
-            check_choice(name, value, typing.get_args(hints[field.name]))
-        least, above = (field.metadata.get(bound) for bound in ("at_least", "above"))
-        if None not in (value, least) and not value >= least:
-            raise ConfigError(f"{name} is {value}; give at least {least}")
-        if None not in (value, above) and not value > above:
-            raise ConfigError(f"{name} is {value}; give a number above {above}")
+        value = getattr(config, field.name)
+        _check_field(field, hints[field.name], value, f"{group}.{field.name}".lstrip("."))
+
+
+def _check_field(field: dataclasses.Field[Any], hint: Any, value: Any, name: str) -> None:
+    if typing.get_origin(hint) is Literal:
+        check_choice(name, value, typing.get_args(hint))
+    least, above = (field.metadata.get(bound) for bound in ("at_least", "above"))
+    if None not in (value, least) and not value >= least:
+        raise ConfigError(f"{name} is {value}; give at least {least}")
+    if None not in (value, above) and not value > above:
+        raise ConfigError(f"{name} is {value}; give a number above {above}")
 
 
 def replacing(name: str, default: Any, *, empty: Any = None, **bounds: float) -> Any:
@@ -163,6 +189,21 @@ def _walk(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
+def _fields_of(
+    cls: type, types: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, tuple[dataclasses.Field[Any], Any]]]:
+    """All settings of a dataclass and its groups by their dotted names, with their types."""
+    hints = typing.get_type_hints(cls) | dict(types)
+    for field in dataclasses.fields(cls):
+        hint, name = hints[field.name], f"{prefix}{field.name}"
+        kinds = (hint, *typing.get_args(hint))
+        group = next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
+        if isinstance(group, type):
+            yield from _fields_of(group, {}, f"{name}.")
+        else:
+            yield name, (field, hint)
+
+
 def _field(config: Any, path: list[str]) -> tuple[dataclasses.Field[Any], Any]:
     """A field by its dotted name, and its annotated type."""
     *groups, last = path
@@ -183,7 +224,7 @@ def _read(text: str, old: Any, hint: Any) -> Any:
         return text
     value = _parse(text)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return [value] if isinstance(old, list) and is_number else value
+    return [value] if isinstance(old, list | tuple) and is_number else value
 
 
 def _parse(text: str) -> Any:

@@ -13,6 +13,7 @@ figures/, report.html
 """
 
 import datetime
+import importlib.metadata
 import json
 import math
 import os
@@ -325,7 +326,6 @@ def without_nan(content: Any) -> Any:
 def describe_environment(*, device: str, seed: int) -> dict[str, Any]:
     """Versions, commit, hardware, seed and command: what is needed to understand a figure later."""
     import numpy
-    import sklearn
     import torch
 
     import orbitset
@@ -344,7 +344,7 @@ def describe_environment(*, device: str, seed: int) -> dict[str, Any]:
             "orbitset": orbitset.__version__,
             "torch": torch.__version__,
             "numpy": numpy.__version__,
-            "scikit-learn": sklearn.__version__,
+            "scikit-learn": importlib.metadata.version("scikit-learn"),
         },
     }
 

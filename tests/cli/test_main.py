@@ -6,6 +6,8 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -304,6 +306,63 @@ def test_odd_values_are_refused_without_a_traceback(orbitset, fails, finished, t
     sizes = ["--set", "encoder.code_size=9999999999999"]
     fails(orbitset("train", "affine-digits", *out, *sizes), 1, "not enough memory")
     fails(orbitset("train", "--resume", *out), 2, "no run folder at")
+
+
+WRONG = {
+    "--set loss.margin=abc": "loss.margin is 'abc'; give a number",
+    "--set loss.margn=1": "did you mean loss.margin?",
+    "--set loss.margin": "write it as name=value",
+    "--method OE --set loss.discriminate_weight=2": "belongs to OJ and OT",
+    "--method XX": "method is 'XX'",
+    "--protocol pair": "protocol is 'pair'",
+    "--epochs 0": "--epochs is 0; give a number above 0",
+    "--set train.epochs=0": "train.epochs is 0.0; give a number above 0",
+    "--set train.warmup_steps=-1": "train.warmup_steps is -1; give at least 0",
+    "--set train.schedule=cosin": "did you mean cosine?",
+    "--set orbits.affine.shear=much": "orbits.affine.shear is 'much'",
+    "--set evaluation.apart=2.5": "evaluation.apart is 2.5; give a whole number",
+    "--encoder hf:": "give vgg, timm:NAME, hf:NAME or package.module:Class",
+    "--encoder nobodys_networks:Net": "cannot import the encoder",
+    "--init nowhere --encoder timm:resnet18": "leave out --encoder",
+    "--split a=1/2 --test a=2": "give one of them",
+    "--resume --overwrite": "contradict each other",
+    "--device gpu": "choose cpu, cuda or cuda:N",
+    "--on-problem ask": "--on-problem is 'ask'",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_wrong_settings_are_refused_before_any_image_is_looked_for(orbitset, fails, options):
+    fails(orbitset("train", "nowhere/", *options.split()), 2, WRONG[options])
+
+
+def test_a_taken_folder_is_refused_before_any_image_is_looked_for(orbitset, fails, finished):
+    fails(orbitset("train", "nowhere/", "--out", finished.path), 2, "already holds a run")
+
+
+HEAVY = {"matplotlib", "optuna", "pandas", "scipy", "sklearn", "timm", "transformers", "faiss"}
+
+
+def test_little_is_imported_before_work_begins(finished, tmp_path):
+    np.save(tmp_path / "images.npy", np.zeros((2, 16, 16), np.uint8))
+    commands = [
+        ["--help"],
+        *(["train", "nowhere/", *options.split()] for options in WRONG),
+        ["train", "nowhere/"],
+        ["embed", str(finished.path), str(tmp_path / "images.npy"), "-o", str(tmp_path / "c.npy")],
+        ["data", "check", str(tmp_path / "images.npy")],
+    ]
+    program = (
+        "import sys\nfrom orbitset.cli.main import main\n"
+        f"for command in {commands!r}:\n"
+        "    sys.argv = ['orbitset', *command]\n"
+        "    try: main()\n"
+        "    except SystemExit: pass\n"
+        f"print(*sys.modules.keys() & {HEAVY!r}, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (tmp_path / "c.npy").is_file()
+    assert done.stderr.splitlines()[-1] == ""
 
 
 def test_ten_images_are_enough(orbitset, fails, tmp_path):

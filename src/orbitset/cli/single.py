@@ -67,7 +67,6 @@ def demo(
 
     Example: orbitset demo --out runs/demo
     """
-    from orbitset.report import write_report
     from orbitset.run_folder import Run
     from orbitset.runs.demo import NOTE, demo_configs, run_demo, stored_configs
     from orbitset.training.progress import default_progress
@@ -86,7 +85,7 @@ def demo(
             device=find_device(device),
             progress=default_progress(quiet=quiet),
         )
-        page = write_report(run)
+        page = _write_report(run)
     print_results(results, as_json)
     say(f"\n{NOTE}\nreport: {page}")
 
@@ -168,7 +167,6 @@ def train(
     from orbitset.files import file_name
     from orbitset.recipes.compose import Request, compose
     from orbitset.recipes.own_images import OrbitOptions
-    from orbitset.report import write_report
     from orbitset.run_folder import Run
     from orbitset.runs.train import train as train_experiment
     from orbitset.training.progress import default_progress
@@ -198,6 +196,9 @@ def train(
             on_problem=cast(Any, on_problem),
         ),
     )
+    if out is not None and not resume:
+        Run(out).check_free(overwrite=overwrite)
+    device = find_device(device)
     composed = compose(
         request,
         config_file=config_file,
@@ -213,14 +214,20 @@ def train(
             run,
             resume=resume,
             overwrite=overwrite,
-            device=find_device(device),
+            device=device,
             progress=default_progress(quiet=quiet),
             source=composed.source,
         )
-        page = write_report(run)
+        page = _write_report(run)
     print_results(results, as_json)
     _say_notes(run, results, has_model=config.keeps_weights)
     say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if config.keeps_weights else ""))
+
+
+def _write_report(run: "Run") -> Path:
+    from orbitset.report import write_report  # it brings matplotlib, which training can do without
+
+    return write_report(run)
 
 
 def _say_notes(run: "Run", results: dict[str, Any], *, has_model: bool) -> None:

@@ -86,7 +86,6 @@ def reproduce(
     from orbitset.errors import check_choice
     from orbitset.recipes.reproduce import EXPERIMENTS, study_of
     from orbitset.recipes.study import with_changes
-    from orbitset.report import write_report
     from orbitset.results.recorded import read_recorded
     from orbitset.results.summary import summarise
     from orbitset.run_folder import Run
@@ -125,6 +124,8 @@ def reproduce(
         )
         recorded = read_recorded(run, study)
         results = summarise(recorded)
+        from orbitset.report import write_report  # late: it brings matplotlib
+
         page = write_report(run, results)
     print_results(results, as_json)
     trainings = recorded.trainings.values()

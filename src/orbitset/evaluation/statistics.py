@@ -11,7 +11,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from orbitset.errors import check_choice
 
@@ -54,6 +53,8 @@ def paired_t_test(a: ArrayLike, b: ArrayLike, *, test_share: float | None = None
     >>> paired_t_test(*scores).p < 0.01 < paired_t_test(*scores, test_share=1).p
     True
     """
+    from scipy import stats  # imported late: it takes a third of a second to load
+
     if test_share is not None and not test_share >= 0:
         raise ValueError(f"test_share is {test_share}; give a number of at least 0")
     difference = _differences(a, b)
@@ -79,6 +80,8 @@ def wilcoxon_test(a: ArrayLike, b: ArrayLike) -> PairedTest:
     interval = mean_interval(difference)
     statistic, p = 0.0, 1.0
     if difference.any():
+        from scipy import stats
+
         result = stats.wilcoxon(difference)
         statistic, p = float(result.statistic), float(result.pvalue)
     return PairedTest(
@@ -148,6 +151,8 @@ def compare_with(
 
 
 def _quantile(repeats: int) -> float:
+    from scipy import stats
+
     return float(stats.t.ppf((1 + _LEVEL) / 2, repeats - 1))
 
 

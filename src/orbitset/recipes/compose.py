@@ -22,6 +22,8 @@ from orbitset.datasets.source import (
     is_outside_source,
     open_source,
 )
+from orbitset.encoders.config import PAPERS
+from orbitset.encoders.named import look_at
 from orbitset.errors import ConfigError
 from orbitset.models.folder import read_description
 from orbitset.outside import is_name, trust
@@ -37,6 +39,7 @@ from orbitset.recipes.described import described_orbits
 from orbitset.recipes.experiment import (
     Experiment,
     check_experiment,
+    check_settings,
     read_experiment,
     with_method,
     with_protocol,
@@ -89,6 +92,17 @@ class Request:
                     raise ConfigError(f"{name} is {text!r}; give a number") from None
         return replace(self, **values, settings=()), settings
 
+    def check(self, settings: Mapping[str, str], method: str) -> None:
+        """Refuse what no images could make right, before any of them is looked at."""
+        numbers = {"train.epochs": self.epochs, "seed": self.seed}
+        texts = {name: str(number) for name, number in numbers.items() if number is not None}
+        check_settings({**settings, **texts}, method=method, protocol=self.protocol)
+        if self.init is not None:
+            read_description(self.init)
+        network = settings.get("encoder.backbone", self.encoder)
+        if network not in (None, PAPERS) and self.init is None:
+            look_at(network)
+
     def trust_names(self, settings: Mapping[str, str]) -> None:
         """Code that the command line names may run, even where a file names it too."""
         own = [self.source, self.method, self.protocol, self.encoder]
@@ -138,11 +152,14 @@ def compose(
                 f"{name} describes a new training; this one is described by its own configuration",
                 hint="change single settings with --set",
             )
+    if request.encoder is not None and request.init is not None:
+        raise ConfigError("--init takes the model's network; leave out --encoder beside it")
     method = None if request.method is None else parse_method(request.method)
     opened, most_orbits = None, None
     if stored is not None:
         config = stored
     else:
+        request.check(settings, method or "OJ")
         source = _opened(request.source)
         opened = None if source is None else Opened(source)
         config, most_orbits = _of_source(opened, request, settings, method or "OJ")
@@ -270,8 +287,6 @@ def _with_numbers(
     """The same with the length, the seed, the network and the settings of the request; `is_own` says that it
     is on images of the user's own."""
     values: dict[str, str] = {}
-    if request.encoder is not None and request.init is not None:
-        raise ConfigError("--init takes the model's network; leave out --encoder beside it")
     network = settings.get("encoder.backbone", request.encoder)
     if network is not None and request.init is None:
         config, values = with_network(

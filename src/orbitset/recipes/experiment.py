@@ -6,7 +6,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from orbitset.config import from_dict, to_dict
+from orbitset.config import (
+    UnknownSetting,
+    bounded,
+    check_fields,
+    check_setting,
+    from_dict,
+    to_dict,
+)
 from orbitset.datasets.segments import VideoConfig
 from orbitset.encoders.config import PAPERS, EncoderConfig
 from orbitset.errors import ConfigError, check_choice
@@ -40,12 +47,12 @@ class Experiment:
     """one-shot, finding, pairs or package.module:Class"""
     measures: tuple[str, ...] = ()
     """Further measures on the held-out codes, as package.module:function"""
-    seed: int = 0
+    seed: int = bounded(0, at_least=0)
     orbits: OrbitConfig | ObservedConfig = field(default_factory=OrbitConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     loss: Any = None
     """The settings of the method's loss"""
-    classify_weight: float = 0.0
+    classify_weight: float = bounded(0.0, at_least=0)
     """The weight of classes that are learned beside the orbits"""
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: Any = None
@@ -68,10 +75,7 @@ class Experiment:
             check_choice("protocol", self.protocol, PROTOCOLS)
             if self.evaluation is None:
                 object.__setattr__(self, "evaluation", PROTOCOLS[self.protocol].Settings())
-        if self.seed < 0:
-            raise ConfigError(f"seed is {self.seed}; give at least 0")
-        if self.classify_weight < 0:
-            raise ConfigError(f"classify_weight is {self.classify_weight}; give at least 0")
+        check_fields(self)
         for name in self.measures:
             if not is_name(name):
                 raise ConfigError(
@@ -300,6 +304,25 @@ def protocol_named(name: str) -> type[Protocol]:
             hint="derive them from orbitset.protocols.PairsSettings",
         )
     return protocol
+
+
+def check_settings(settings: Mapping[str, str], *, method: str, protocol: str | None) -> None:
+    """Refuse settings that no training of a method has, and values that they never take, before anything is
+    known of the images. Code from outside the package that the names stand for is imported."""
+    named = [*PROTOCOLS.values()] if protocol is None else [protocol_named(protocol)]
+    loss = method_named(method).settings
+    for name, text in settings.items():
+        errors = []
+        for kind in named:
+            orbits = ObservedConfig if kind.orbits == "observed" else OrbitConfig
+            types = {"orbits": orbits, "loss": loss, "evaluation": kind.Settings}
+            try:
+                check_setting(Experiment, name, text, types=types)
+            except ConfigError as error:
+                errors.append(error)
+        if len(errors) == len(named):
+            with belonging(method=method, protocol=protocol or "one-shot"):
+                raise min(errors, key=lambda error: isinstance(error, UnknownSetting))
 
 
 def read_experiment(values: Mapping[str, Any]) -> Experiment:

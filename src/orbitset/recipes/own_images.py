@@ -62,6 +62,8 @@ class OrbitOptions:
     def __post_init__(self) -> None:
         if self.on_problem is not None:
             check_choice("--on-problem", self.on_problem, get_args(OnProblem))
+        if self.split is not None and self.test is not None:
+            raise ConfigError("--split and --test both say what is tested on; give one of them")
 
     @property
     def set_options(self) -> dict[str, Any]:
@@ -90,8 +92,6 @@ def observed_images(
     orbits of another part best. Settings of orbits are heeded, since other choices depend on them.
     """
     options = options or OrbitOptions()
-    if options.split is not None and options.test is not None:
-        raise ConfigError("--split and --test both say what is tested on; give one of them")
     table = source.table()
     orbit = list(options.orbit or ("orbit",))
     if options.orbit is None and "orbit" not in table.columns:

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from orbitset.search.distances import checked_codes, chunks, paired_distances, rounding
 
@@ -63,9 +61,7 @@ def find_groups(
         pairs_U[rows] += count_U[rows] * near_A.astype(np.int64)
         if np.ptp(np.concatenate([group_U[rows], group_U[columns]])) > 0:
             row_P, column_P = _places(near_AB)
-            edges = (group_U[rows][row_P], group_U[columns][column_P])
-            graph = coo_array((np.ones(len(row_P), bool), edges), (len(group_U), len(group_U)))
-            group_U = connected_components(graph, directed=False)[1][group_U]
+            group_U = _joined(group_U, group_U[rows][row_P], group_U[columns][column_P])
     pairs_U = np.bincount(group_U, pairs_U, len(first_U)).astype(np.int64)
     group_N = group_U[place_N]
     order = group_N.argsort(kind="stable")
@@ -76,6 +72,16 @@ def find_groups(
         if len(rows_M) > 1
     ]
     return sorted(groups, key=lambda group: (-len(group), group.names[0]))
+
+
+def _joined(group_U: np.ndarray, a_P: np.ndarray, b_P: np.ndarray) -> np.ndarray:
+    """The group of each code, once the groups in each pair of them are one."""
+    from scipy.sparse import coo_array  # imported late: it takes a while to load
+    from scipy.sparse.csgraph import connected_components
+
+    pairs = coo_array((np.ones(len(a_P), bool), (a_P, b_P)), (len(group_U), len(group_U)))
+    joined_U: np.ndarray = connected_components(pairs, directed=False)[1][group_U]
+    return joined_U
 
 
 def _distinct(codes_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -32,15 +32,15 @@ class TrainConfig:
     epochs: float = bounded(1.0, above=0)
     """An epoch shows every member of every orbit once."""
     learning_rate: float = bounded(1e-3, above=0)
-    transformer_rate: float = 1.0
+    transformer_rate: float = bounded(1.0, at_least=0)
     """The spatial transformer's share of the learning rate. A rate that suits the encoder may freeze it."""
-    backbone_rate: float = 1.0
+    backbone_rate: float = bounded(1.0, at_least=0)
     """The share of a backbone other than the paper's: a small one fine-tunes pretrained weights."""
-    head_rate: float = 1.0
+    head_rate: float = bounded(1.0, at_least=0)
     """The share of the layer that makes codes of the features of such a backbone"""
-    head_first: float = 0.0
+    head_first: float = bounded(0.0, at_least=0)
     """The share of the training in which such a backbone does not learn yet; 1 for never"""
-    classifier_rate: float = 1.0
+    classifier_rate: float = bounded(1.0, at_least=0)
     """The share of the classifier that EX, or class labels, learn beside the codes: a slow classifier leaves
     more to the codes."""
     adam_eps: float = bounded(1e-12, above=0)
@@ -70,9 +70,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
-        for name in ("transformer_rate", "backbone_rate", "head_rate", "classifier_rate"):
-            if not 0 <= (share := getattr(self, name)) < math.inf:
-                raise ConfigError(f"train.{name} is {share}; give a share of the learning rate")
         if not 0 <= self.head_first <= 1:
             raise ConfigError(f"train.head_first is {self.head_first}; give a share from 0 to 1")
         if self.average is not None and not self.average < 1:
