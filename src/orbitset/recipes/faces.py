@@ -6,10 +6,10 @@ against epochs. Heads are rendered with Multi-PIE's design.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from orbitset.config import with_settings
 from orbitset.datasets import heads, multi_pie
@@ -52,6 +52,8 @@ PAPER: dict[str, dict[str, dict[str, float]]] = {
     },
 }
 """The paper's table for Multi-PIE, stopped early as ours"""
+ORBIT = ("person", "light", "session")
+"""An orbit is the views of a person in one light and session, its target the frontal one."""
 CHANNELS, _SMALL_CHANNELS = (64, 128, 256, 512), (16, 32, 64, 128)
 
 
@@ -90,71 +92,55 @@ def splits_3_1(sessions: Sequence[str] = multi_pie.SESSIONS) -> list[Split]:
     return splits
 
 
-def faces(
-    method: str,
-    data: str,
-    split: Split,
-    *,
-    size_px: int = 64,
-    channels: tuple[int, ...] = CHANNELS,
-    images: int = IMAGES,
-    images_per_epoch: int,
-) -> Experiment:
-    """One method on one of Multi-PIE's splits, or on heads: an orbit is the views of a person in one light
-    and session, its target the frontal one."""
-    return face_experiment(
-        data.partition(":")[0],
-        data,
-        method,
-        split,
-        images / images_per_epoch,
-        ObservedConfig(
-            orbit=("person", "light", "session"),
-            canonical=f"view={'0' if data.startswith('heads') else multi_pie.CANONICAL}",
-            label="person",
-            size_px=size_px,
-        ),
-        split_by="session",
-        view="view",
-        alike="light",
-        channels=channels,
-    )
+@dataclass(frozen=True, kw_only=True)
+class FaceSet:
+    """A set of faces, and how its images become orbits; as Multi-PIE is by default."""
 
+    name: str
+    orbits: ObservedConfig
+    split_by: str = "session"
+    view: str = "view"
+    """The factor that is not to matter"""
+    alike: str = "light"
+    """The factor that batches go by"""
+    channels: tuple[int, ...] = CHANNELS
+    is_private: bool = False
 
-def face_experiment(
-    name: str,
-    data: str,
-    method: str,
-    split: Split,
-    epochs: float,
-    orbits: ObservedConfig,
-    *,
-    split_by: str,
-    view: str,
-    alike: str,
-    channels: tuple[int, ...] = CHANNELS,
-) -> Experiment:
-    """With what all sets of faces share. Whatever the method, the encoder looks at local contrast: no loss
-    brings the lights of a person together (docs/decisions/0009). As in the paper, a person's images with the
-    same view, or alike in what batches go by, are not among those to be found."""
-    chosen = method_named(method)
-    config = Experiment(
-        name=name,
-        data=data,
-        method=method,
-        protocol="pairs",
-        loss=chosen.settings(),
-        orbits=replace(orbits, **_batches_by(alike, method)),
-        encoder=EncoderConfig(channels=channels, code_size=1024, contrast="local"),
-        evaluation=PairsSettings(
-            split_by=split_by,
-            train=split.train,
-            validation=split.validation,
-            test=split.test,
-            exclude=(view, alike),
-        ),
-    )
-    return evaluated_often(with_settings(config, chosen.default_settings("faces")), epochs)
+    def experiment(
+        self,
+        method: str,
+        split: Split,
+        epochs: float,
+        *,
+        data: str,
+        on_problem: OnProblem | None = None,
+    ) -> Experiment:
+        """One method on one split. Whatever the method, the encoder looks at local contrast: no loss brings
+        the lights of a person together (docs/decisions/0009). As in the paper, a person's images with the
+        same view, or alike in what batches go by, are not among those to be found."""
+        chosen = method_named(method)
+        config = Experiment(
+            name=self.name,
+            data=data,
+            method=method,
+            protocol="pairs",
+            loss=chosen.settings(),
+            orbits=replace(
+                self.orbits,
+                on_problem=on_problem or self.orbits.on_problem,
+                **_batches_by(self.alike, method),
+            ),
+            encoder=EncoderConfig(channels=self.channels, code_size=1024, contrast="local"),
+            evaluation=PairsSettings(
+                split_by=self.split_by,
+                train=split.train,
+                validation=split.validation,
+                test=split.test,
+                exclude=(self.view, self.alike),
+            ),
+            is_private=self.is_private,
+        )
+        return evaluated_often(with_settings(config, chosen.default_settings("faces")), epochs)
 
 
 def _batches_by(factor: str, method: str) -> dict[str, Any]:
@@ -177,19 +163,9 @@ def heads_study(
     """Rendered heads at full size, or 20 people in 6 lights at 32 pixels with a smaller encoder."""
     people, lights = (20, 6) if is_small else (heads.PEOPLE, len(heads.LIGHTS))
     whole = SMALL_IMAGES if is_small else IMAGES
-    per_session = people * lights * len(heads.VIEWS)
-
-    def config(method: str, split: Split) -> Experiment:
-        return faces(
-            method,
-            f"heads:{people}x{lights}" if is_small else "heads",
-            split,
-            size_px=32 if is_small else 64,
-            channels=_SMALL_CHANNELS if is_small else CHANNELS,
-            images=whole if images is None else images,
-            images_per_epoch=per_session * len(split.train),
-        )
-
+    orbits = ObservedConfig(
+        orbit=ORBIT, canonical="view=0", label="person", size_px=32 if is_small else 64
+    )
     default = ("OJ", "OT") if is_small else METHODS
     cuts = []
     if is_small:
@@ -197,10 +173,12 @@ def heads_study(
             f"{people} people, {lights} lights, 32 pixels, 16 to 128 channels, 2 of 6 splits"
         )
     return _by_session(
-        "heads",
-        config,
+        FaceSet(name="heads", orbits=orbits, channels=_SMALL_CHANNELS if is_small else CHANNELS),
+        f"heads:{people}x{lights}" if is_small else "heads",
         named_methods(methods, default),
         seeds=seeds,
+        images=whole if images is None else images,
+        per_session=people * lights * len(heads.VIEWS),
         table=splits_2_1_1()[::5] if is_small else splits_2_1_1(),  # the first and the last
         curves=[] if is_small else splits_3_1()[2:],  # half of them, for what they cost
         papers={},
@@ -215,33 +193,30 @@ def multi_pie_study(
     images: int | None = None,
     seeds: int = 1,
     crops: str | None = None,
-    on_problem: str = "stop",
+    on_problem: OnProblem = "stop",
 ) -> Study:
     """The paper's own experiment, on a folder that holds Multi-PIE."""
     scan = multi_pie.scan_multi_pie(root)
-    per_session = len(scan.table) // len(multi_pie.SESSIONS)
-
-    def config(method: str, split: Split) -> Experiment:
-        base = faces(
-            method,
-            f"{MULTI_PIE}{root.resolve()}",
-            split,
-            images=IMAGES if images is None else images,
-            images_per_epoch=per_session * len(split.train),
-        )
-        orbits = replace(base.observed, crops=crops, on_problem=cast(OnProblem, on_problem))
-        return replace(base, orbits=orbits)
-
+    orbits = ObservedConfig(
+        orbit=ORBIT,
+        canonical=f"view={multi_pie.CANONICAL}",
+        label="person",
+        size_px=64,
+        crops=crops,
+        on_problem=on_problem,
+    )
     cuts = what_is_cut(methods, METHODS, images, IMAGES)
     if len(scan.subjects) < 129:
         cuts.append(f"{len(scan.subjects)} subjects instead of 129")
     if scan.missing:
         cuts.append(f"{len(scan.missing):,} images missing, the first is {scan.missing[0]}")
     return _by_session(
-        "multi-pie",
-        config,
+        FaceSet(name="multi-pie", orbits=orbits),
+        f"{MULTI_PIE}{root.resolve()}",
         named_methods(methods, METHODS),
         seeds=seeds,
+        images=IMAGES if images is None else images,
+        per_session=len(scan.table) // len(multi_pie.SESSIONS),
         table=splits_2_1_1(),
         curves=splits_3_1(),
         papers=PAPER,
@@ -250,11 +225,13 @@ def multi_pie_study(
 
 
 def _by_session(
-    name: str,
-    config: Callable[[str, Split], Experiment],
+    faces: FaceSet,
+    data: str,
     methods: Sequence[str],
     *,
     seeds: int,
+    images: int,
+    per_session: int,
     table: Sequence[Split],
     curves: Sequence[Split],
     papers: Mapping[str, Mapping[str, Mapping[str, float]]],
@@ -263,21 +240,25 @@ def _by_session(
     """Lines split by split, so that a table can be had early. Methods that the paper's table does not have
     are trained on the first two splits only."""
     check_seeds(seeds)
-    lines = []
     roles: tuple[tuple[Role, Sequence[Split]], ...] = (("method", table), ("curve", curves))
-    for role, splits in roles:
-        for number, split in enumerate(splits):
-            lines += [
-                Line(
-                    label=method,
-                    split=split.name,
-                    role=role,
-                    config=config(method, split),
-                    paper=papers.get(method, {}),
-                )
-                for method in methods
-                if method not in ONCE or number < 2
-            ]
+    lines = [
+        Line(
+            label=method,
+            split=split.name,
+            role=role,
+            config=faces.experiment(
+                method, split, images / (per_session * len(split.train)), data=data
+            ),
+            paper=papers.get(method, {}),
+        )
+        for role, splits in roles
+        for number, split in enumerate(splits)
+        for method in methods
+        if method not in ONCE or number < 2
+    ]
     return Study(
-        name=name, lines=tuple(lines), seeds=tuple(range(seeds)), cut_down=cut_down_mark(cuts)
+        name=faces.name,
+        lines=tuple(lines),
+        seeds=tuple(range(seeds)),
+        cut_down=cut_down_mark(cuts),
     )

@@ -9,8 +9,7 @@ All settings are those of rendered heads: nothing was chosen on either set.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,8 +18,7 @@ from orbitset.datasets.source import Manifest, open_source
 from orbitset.datasets.table import ImageTable
 from orbitset.errors import DataError
 from orbitset.orbits.observed import ObservedConfig, OnProblem
-from orbitset.recipes.experiment import Experiment
-from orbitset.recipes.faces import METHODS, Split, face_experiment
+from orbitset.recipes.faces import METHODS, FaceSet, Split
 from orbitset.recipes.own_images import usable
 from orbitset.recipes.study import (
     Line,
@@ -54,45 +52,15 @@ def _by_identity(table: ImageTable) -> list[Split]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealFaces:
-    """A set of faces, and how its images become orbits."""
+class RealFaces(FaceSet):
+    """A set of faces that all methods are trained on with all splits."""
 
-    name: str
-    orbits: ObservedConfig
-    split_by: str
     splits: Callable[[ImageTable], list[Split]]
-    view: str
-    """The factor that is not to matter"""
-    alike: str
     images: int
     """Images of every training"""
     rows: int
     """Rows of the whole set"""
     seeds: int
-    is_private: bool = False
-
-    def experiment(
-        self,
-        method: str,
-        split: Split,
-        epochs: float,
-        *,
-        data: str,
-        on_problem: OnProblem | None = None,
-    ) -> Experiment:
-        """One method on one split."""
-        config = face_experiment(
-            self.name,
-            data,
-            method,
-            split,
-            epochs,
-            replace(self.orbits, on_problem=on_problem or self.orbits.on_problem),
-            split_by=self.split_by,
-            view=self.view,
-            alike=self.alike,
-        )
-        return replace(config, is_private=self.is_private)
 
     def study(
         self,
@@ -114,8 +82,7 @@ class RealFaces:
         cuts = what_is_cut(methods, METHODS, images, self.images)
         if len(table) < self.rows:
             cuts.insert(0, f"{len(table):,} images instead of {self.rows:,}")
-        lines = []
-        splits = self.splits(table)
+        lines, splits = [], self.splits(table)
         usable_values = usable(table, self.orbits).columns[self.split_by]
         for split in splits:
             count = sum(value in split.train for value in usable_values)
@@ -123,11 +90,9 @@ class RealFaces:
                 values = f"{self.split_by} {', '.join(split.train)}"
                 raise DataError(f"{table.source} has no {values} to train on")
             epochs = (self.images if images is None else images) / count
-            configs = partial(self.experiment, data=data, on_problem=on_problem)
-            lines += [
-                Line(label=method, split=split.name, config=configs(method, split, epochs))
-                for method in named_methods(methods, METHODS)
-            ]
+            for method in named_methods(methods, METHODS):
+                config = self.experiment(method, split, epochs, data=data, on_problem=on_problem)
+                lines.append(Line(label=method, split=split.name, config=config))
         return Study(
             name=self.name,
             lines=tuple(lines),

@@ -142,19 +142,13 @@ def read_study(config: Mapping[str, Any]) -> Study:
     """The study that config.json holds; raises KeyError, TypeError or ValueError where it is damaged."""
     lines = tuple(
         Line(
-            label=line["label"],
-            split=line["split"],
-            role=line["role"],
-            paper=line["paper"],
             config=read_experiment(line["config"]),
+            **{name: line[name] for name in ("label", "split", "role", "paper")},
         )
         for line in config["lines"]
     )
     return Study(
-        name=config["name"],
-        lines=lines,
-        seeds=tuple(config["seeds"]),
-        cut_down=config["cut_down"],
+        name=config["name"], lines=lines, seeds=tuple(config["seeds"]), cut_down=config["cut_down"]
     )
 
 
