@@ -100,11 +100,9 @@ def _scatter_classes(
     colours = matplotlib.colormaps["tab10" if len(classes) <= 10 else "tab20"]
     dots = []
     for index, label in enumerate(classes):
-        x, y = points[labels == label].T
-        dots.append(
-            (axes.scatter(x, y, s=size, color=colours(index % colours.N), lw=0), str(label))
-        )
-    return dots
+        colour = colours(index % colours.N)
+        dots.append(axes.scatter(*points[labels == label].T, s=size, color=colour, lw=0))
+    return list(zip(dots, map(str, classes), strict=True))
 
 
 def ratio_curve(points: Sequence[dict[str, Any]]) -> Figure:

@@ -10,19 +10,8 @@ from orbitset.errors import RunError
 from orbitset.files import write_atomically
 from orbitset.pages import render
 from orbitset.protocols.contract import About
-from orbitset.report import blocks, figures, pictures
+from orbitset.report import blocks, figures, pictures, tables
 from orbitset.report.blocks import Block, Figures
-from orbitset.report.tables import (
-    BASELINES,
-    about_p,
-    capitalised,
-    format_difference,
-    format_p,
-    metric_name,
-    name_test,
-    score_cells,
-    write_tables,
-)
 from orbitset.results.recorded import RecordedStudy, Training, read_recorded, read_training
 from orbitset.results.stopping import about
 from orbitset.run_folder import Run
@@ -101,7 +90,9 @@ def write_report(run: Run, results: dict[str, Any] | None = None) -> Path:
         raise RunError(f"{run.path} is damaged: {error!r}") from error
     if results is not None:
         run.write_json("results.json", results)
-    write_tables(run / "tables", content["rows"], content.get("tests", []), page.protocol.measures)
+    tables.write_tables(
+        run / "tables", content["rows"], content.get("tests", []), page.protocol.measures
+    )
     run.write_figures(page.figures.files)
     path = run / "report.html"
     write_atomically(path, text.encode())
@@ -145,9 +136,9 @@ def _render(page: _Page) -> str:
         "report.html",
         title=f"orbitset · {page.name}",
         heading=f"{page.name}: {labels}",
-        origin=[capitalised(origin[0]), *origin[1:]],
+        origin=[tables.capitalised(origin[0]), *origin[1:]],
         command=environment.get("command") if page.recorded else None,
-        baselines=tuple(BASELINES),
+        baselines=tuple(tables.BASELINES),
         blocks=[
             *_notes(page),
             *_results(page),
@@ -195,20 +186,20 @@ def _results(page: _Page) -> list[Block]:
             [row for row in page.results.get(kind, []) if row["metric"] == metric]
             for kind in ("rows", "tests", "over_seeds")
         )
-        tables = [blocks.table(*score_cells(rows))]
-        tables += [blocks.paragraph(text) for text in about_p(rows)]
+        parts = [blocks.table(*tables.score_cells(rows))]
+        parts += [blocks.paragraph(text) for text in tables.about_p(rows)]
         if about_tests := page.results.get("about_tests"):
-            tables.append(blocks.paragraph(about_tests))
+            parts.append(blocks.paragraph(about_tests))
         if tests:
-            tables.append(_tests(tests))
+            parts.append(_tests(tests))
         if seeds:
             text = "Differences seed by seed say how much another training would change."
-            tables += [blocks.paragraph(text), _over_seeds(seeds)]
-        name = capitalised(metric_name(metric, page.protocol.measures))
+            parts += [blocks.paragraph(text), _over_seeds(seeds)]
+        name = tables.capitalised(tables.metric_name(metric, page.protocol.measures))
         if metric in page.measures:
-            sections += [blocks.heading(name), *tables]
+            sections += [blocks.heading(name), *parts]
         else:
-            sections.append(blocks.details(name, *tables))
+            sections.append(blocks.details(name, *parts))
     return sections
 
 
@@ -232,9 +223,9 @@ def _tests(tests: Sequence[Mapping[str, Any]]) -> Block:
     cells = [
         [
             f"{test['method']} − {test['against']}",
-            name_test(test["test"]),
-            format_difference(test["difference"], test),
-            *(format_p(test[name]) for name in ("p", "p_bonferroni", "p_holm")),
+            tables.name_test(test["test"]),
+            tables.format_difference(test["difference"], test),
+            *(tables.format_p(test[name]) for name in ("p", "p_bonferroni", "p_holm")),
         ]
         for test in tests
     ]
@@ -246,7 +237,7 @@ def _over_seeds(pairs: Sequence[Mapping[str, Any]]) -> Block:
     cells = [
         [
             f"{pair['method']} − {pair['against']}",
-            format_difference(pair["mean"], pair),
+            tables.format_difference(pair["mean"], pair),
             f"{pair['repeats']} seeds",
         ]
         for pair in pairs
@@ -256,22 +247,19 @@ def _over_seeds(pairs: Sequence[Mapping[str, Any]]) -> Block:
 
 def _curves(page: _Page) -> list[Block]:
     sections = [blocks.heading("Against epochs")]
+    rows = page.results["rows"]
+    pixels = {row["metric"]: row["mean"] for row in rows if row["method"] == "pixels"}
+    is_drawn = any(row["repeated"] == "draws" for row in rows)
+    over = "draws of the labelled images" if is_drawn else "trainings"
     for measure in page.measures:
-        pixels = [
-            row["mean"]
-            for row in page.results["rows"]
-            if (row["method"], row["metric"]) == ("pixels", measure)
-        ]
-        name = metric_name(measure, page.protocol.measures)
+        name = tables.metric_name(measure, page.protocol.measures)
         figure = figures.accuracy_curves(
-            list(page.curves.items()), pixels[0] if pixels else None, measure, name
+            list(page.curves.items()), pixels.get(measure), measure, name
         )
-        caption = f"{capitalised(name)} during training, on held-out images"
+        caption = f"{tables.capitalised(name)} during training, on held-out images"
         if page.recorded is not None:
             counts = sorted({curve[0][measure]["n"] for curve in page.curves.values()})
             caption += f", mean over {' or '.join(map(str, counts))} trainings"
-        is_drawn = any(row["repeated"] == "draws" for row in page.results["rows"])
-        over = "draws of the labelled images" if is_drawn else "trainings"
         has_band = any(point[measure]["sd"] for curve in page.curves.values() for point in curve)
         caption += f"; the band is one s.d. over {over}." if has_band else "."
         sections.append(page.figures.show(measure, figure, caption))
@@ -323,11 +311,7 @@ def _times(page: _Page) -> list[Block]:
     seconds, study, cells = page.results["seconds"], page.recorded.study, []
     for label in page.trainings:
         lines = [line for line in study.lines if line.label == label]
-        done = [
-            training
-            for line in lines
-            for training in page.recorded.finished([line], study.seeds_of(line))
-        ]
+        done = sum((page.recorded.finished([of], study.seeds_of(of)) for of in lines), [])
         images = done[0].records[-1]["images"]
         cells.append([label, f"{images:,}", str(len(done)), f"{seconds[label]:,.0f} s"])
     text = (

@@ -243,11 +243,8 @@ def text_tests(
     for metric, block in _by_metric(rows):
         blocks[metric] = [("", head)]
         for row in block:
-            own = {
-                t["test"]: t
-                for t in tests
-                if (t["metric"], t["against"]) == (metric, row["method"])
-            }
+            pair = (metric, row["method"])
+            own = {t["test"]: t for t in tests if (t["metric"], t["against"]) == pair}
             if not own and not has_seeds:
                 continue
             difference = f"{next(iter(own.values()))['difference']:+.3f}" if own else ""
@@ -279,12 +276,10 @@ def markdown_table(rows: Sequence[dict[str, Any]], words: _Words = MEASURES) -> 
         head, body = score_cells(block)
         lines = [f"| {' | '.join(map(_markdown, cells))} |" for cells in (head, *body)]
         lines.insert(1, "|" + " --- |" * len(head))
-        notes = [
-            part for note in (*about_p(block), *_marks(block)) for part in ("", _markdown(note))
-        ]
-        parts.append(
-            "\n".join([f"**{_markdown(metric_name(metric, words))}**", "", *lines, *notes])
-        )
+        for note in (*about_p(block), *_marks(block)):
+            lines += ["", _markdown(note)]
+        title = f"**{_markdown(metric_name(metric, words))}**"
+        parts.append("\n".join([title, "", *lines]))
     return "\n\n".join(parts)
 
 

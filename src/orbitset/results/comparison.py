@@ -8,7 +8,7 @@ paired over the halves of their test images, observed ones over seeds.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from orbitset.config import differences, to_dict
 from orbitset.errors import ConfigError, RunError, check_choice
@@ -18,7 +18,7 @@ from orbitset.results.curves import mean_curve
 from orbitset.results.recorded import Training, read_recorded, read_training
 from orbitset.results.row import Row
 from orbitset.results.significance import paired_tests, score_row
-from orbitset.results.stopping import Scores, about, measures_of, scores_of
+from orbitset.results.stopping import about, measures_of, scores_of
 from orbitset.run_folder import Run
 
 _PROTOCOL = (
@@ -65,8 +65,10 @@ class _Group:
 
     config: Experiment
     runs: list[Training]
-    seeds: tuple[int, ...]
-    """In the order of the runs"""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.config.seed for run in self.runs)
 
     @property
     def folder(self) -> str:
@@ -90,13 +92,14 @@ def compare(
     groups = _labelled(_grouped(singles, has_study=has_study))
     if against is not None:
         check_choice("against", against, groups)
-    marks = dict.fromkeys(filter(None, (group.config.cut_down for group in groups.values())))
-    mark = "; ".join(marks) or None
+    configs = {label: group.config for label, group in groups.items()}
+    mark = "; ".join(dict.fromkeys(filter(None, (of.cut_down for of in configs.values())))) or None
     rows: list[Row] = []
     tests: list[dict[str, Any]] = []
     first = next(iter(groups.values()))
     protocol = about(first.runs[0])
-    is_paired = protocol.paired_over == "splits" or _are_paired(list(groups.values()))
+    has_same_seeds = len({group.seeds for group in groups.values()}) == 1
+    is_paired = protocol.paired_over == "splits" or (has_same_seeds and len(first.seeds) > 1)
     alone: dict[str, list[str]] = {}
     for label, group in groups.items():
         for measure in set.intersection(*(set(measures_of(run)) for run in group.runs)):
@@ -106,7 +109,8 @@ def compare(
         if measure in alone:
             continue
         scores = {
-            label: _scores(group, measure, protocol.paired_over) for label, group in groups.items()
+            label: replace(scores_of(group.runs, measure), repeated=protocol.paired_over)
+            for label, group in groups.items()
         }
         new_tests = []
         if is_paired:
@@ -118,7 +122,6 @@ def compare(
         ]
     own = [name.partition(":")[2] for name in first.config.measures]
     drawn = [name for name in (*protocol.curves, *own) if name not in alone]
-    configs = {label: group.config for label, group in groups.items()}
     return Compared(
         rows=rows,
         tests=tests,
@@ -149,10 +152,8 @@ def _trainings(run: Run) -> list[Training]:
     if run.kind == "study":
         trainings = dict(read_recorded(run).trainings)
     else:
-        singles = {name: Run(run / name) for name in names}
-        trainings = {
-            name: read_training(single) for name, single in singles.items() if single.has_results
-        }
+        finished = [name for name in names if Run(run / name).has_results]
+        trainings = {name: read_training(Run(run / name)) for name in finished}
     if missing := [name for name in names if name not in trainings]:
         raise RunError(
             f"{run.path} is not finished: {len(missing)} of {len(names)} runs are missing, "
@@ -183,7 +184,8 @@ def _grouped(runs: Sequence[Training], *, has_study: bool) -> list[_Group]:
                 if is_split
                 else None,
             )
-        if _have_other_images(runs[0], run):
+        known = [of.environment.get("data") for of in (runs[0], run)]
+        if None not in known and known[0] != known[1]:
             raise ConfigError(
                 f"{config.data} held other images when {run.path} was trained than for {runs[0].path}"
             )
@@ -201,20 +203,8 @@ def _grouped(runs: Sequence[Training], *, has_study: bool) -> list[_Group]:
             f"all {len(runs)} runs are seeds of one configuration; give another to compare it with"
         )
     return [
-        _Group(config, [seeds[seed] for seed in sorted(seeds)], tuple(sorted(seeds)))
-        for config, seeds in groups.items()
+        _Group(config, [seeds[seed] for seed in sorted(seeds)]) for config, seeds in groups.items()
     ]
-
-
-def _have_other_images(first: Training, second: Training) -> bool:
-    """Whether the images at one place were others, as far as that is known."""
-    known = [run.environment.get("data") for run in (first, second)]
-    return None not in known and known[0] != known[1]
-
-
-def _are_paired(groups: Sequence[_Group]) -> bool:
-    """Whether all have the same seeds, and more than one."""
-    return len(groups[0].seeds) > 1 and len({group.seeds for group in groups}) == 1
 
 
 def _config(training: Training) -> Experiment:
@@ -252,12 +242,12 @@ def _differing(configs: Sequence[Experiment]) -> list[str]:
     their method has no use for it, is named only if another has changed it from its default."""
     first, *others = configs
     changed = (text.split(":")[0] for other in others for text in differences(first, other))
-    return [name for name in dict.fromkeys(changed) if _is_comparable(configs, name)]
-
-
-def _is_comparable(configs: Sequence[Experiment], name: str) -> bool:
-    own = [config for config in configs if _setting(config, name) != _ABSENT]
-    return len(own) == len(configs) or any(_is_changed(config, name) for config in own)
+    names = []
+    for name in dict.fromkeys(changed):
+        own = [config for config in configs if _setting(config, name) != _ABSENT]
+        if len(own) == len(configs) or any(_is_changed(config, name) for config in own):
+            names.append(name)
+    return names
 
 
 def _is_changed(config: Experiment, name: str) -> bool:
@@ -272,7 +262,3 @@ def _setting(config: Experiment, name: str) -> Any:
     for part in name.split("."):
         value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
     return value
-
-
-def _scores(group: _Group, measure: str, repeated: Literal["splits", "seeds"]) -> Scores:
-    return replace(scores_of(group.runs, measure), repeated=repeated)

@@ -72,6 +72,5 @@ def eligible(records: Sequence[dict[str, Any]], *, is_begun: bool) -> list[dict[
 def best(records: Sequence[dict[str, Any]], measure: str, *, is_begun: bool) -> dict[str, Any]:
     """The evaluation with the best score on validation images, the first of several."""
     return max(
-        eligible(records, is_begun=is_begun) or records,
-        key=lambda record: record[measure]["va"][0],
+        eligible(records, is_begun=is_begun) or records, key=lambda record: record[measure]["va"][0]
     )

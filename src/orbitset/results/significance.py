@@ -11,13 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from orbitset.evaluation.statistics import (
-    Correction,
-    Test,
-    adjusted_p,
-    compare_with,
-    mean_interval,
-)
+from orbitset.evaluation.statistics import Correction, Test, adjusted_p, compare_with, mean_interval
 from orbitset.recipes.methods import is_outside
 from orbitset.results.row import Row
 from orbitset.results.stopping import Scores
@@ -106,22 +100,19 @@ def planned_tests(
     others = [label for label in scores if label != reference]
     if reference == "OJ":
         others = [label for label in others if label in _PAPERS or is_outside(label)]
-    if not others:
-        reason = f"No test of significance: nothing was trained that {reference} is tested against."
-        return [], reason
-    num_repeats = len(scores[reference].repeats)
-    over = scores[reference].repeated
-    if num_repeats < 2:
-        return [], (
-            f"No test of significance: tests are paired over {over} and need at least two; "
-            f"{reference} has {num_repeats}."
-        )
+    num_repeats, over = len(scores[reference].repeats), scores[reference].repeated
     tested = [label for label in others if len(scores[label].repeats) == num_repeats]
-    if not tested:
-        return [], (
-            f"No test of significance: no other method was scored on the {num_repeats} {over} of "
-            f"{reference}."
+    why_not = None
+    if not others:
+        why_not = f"nothing was trained that {reference} is tested against."
+    elif num_repeats < 2:
+        why_not = (
+            f"tests are paired over {over} and need at least two; {reference} has {num_repeats}."
         )
+    elif not tested:
+        why_not = f"no other method was scored on the {num_repeats} {over} of {reference}."
+    if why_not is not None:
+        return [], f"No test of significance: {why_not}"
     compared = {label: of for label, of in scores.items() if label in (reference, *tested)}
     family = {*tested, *(_PAPERS if reference == "OJ" else ())}
     return paired_tests(

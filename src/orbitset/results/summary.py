@@ -14,7 +14,6 @@ from orbitset.results.recorded import RecordedStudy, Training
 from orbitset.results.row import Row
 from orbitset.results.significance import over_seeds, planned_tests, score_row
 from orbitset.results.stopping import (
-    Scores,
     about,
     check_scores,
     joined,
@@ -27,6 +26,7 @@ from orbitset.run_folder import Run
 SWAPPED = "_swapped"
 """After a measure's name: the stopping time was chosen on the test side and scored on the validation side"""
 _PAIRS = (("OJ", "OE"), ("OJ", "EX"), ("OJ", "OT"), ("OT-STN", "OT"), ("ST-STN", "ST"))
+"""Methods whose difference is of interest to the paper"""
 
 
 def summarise(recorded: RecordedStudy) -> dict[str, Any]:
@@ -46,17 +46,24 @@ def summarise(recorded: RecordedStudy) -> dict[str, Any]:
         for suffix in ("", SWAPPED) if protocol.has_swapped_sides else ("",):
             name, is_swapped = measure + suffix, bool(suffix)
             scores = {
-                label: _scores(recorded, label, seeds, measure, is_swapped=is_swapped)
+                label: joined(
+                    [
+                        scores_of(recorded.finished([line], seeds), measure, is_swapped=is_swapped)
+                        for line in study.lines_of(label)
+                    ]
+                )
                 for label in labels
             }
             new_tests, reason = planned_tests(scores, protocol.tested_share or 1.0)
             reasons.append(reason)
             tests += [{"metric": name, **test} for test in new_tests]
-            pairs = over_seeds(scores, _pairs(labels))
-            differences += [{"metric": name, **pair} for pair in pairs]
+            pairs = [*_PAIRS, *((label, "OJ") for label in labels if is_outside(label))]
+            differences += [{"metric": name, **pair} for pair in over_seeds(scores, pairs)]
             for label, scored in scores.items():
-                papers = {} if suffix else study.lines_of(label)[0].paper.get(measure, {})
-                rows.append(_beside_paper(score_row(label, name, scored, new_tests), papers))
+                paper = {} if suffix else study.lines_of(label)[0].paper.get(measure, {})
+                row = score_row(label, name, scored, new_tests)
+                mean, sd, p = (paper.get(number) for number in ("mean", "sd", "p"))
+                rows.append(replace(row, paper=mean, paper_sd=sd, paper_p=p))
     mark = "; ".join(filter(None, [study.cut_down, _unfinished(recorded, seeds)])) or None
     return {
         "rows": [replace(row, cut_down=mark).to_json() for row in rows],
@@ -70,26 +77,6 @@ def summarise(recorded: RecordedStudy) -> dict[str, Any]:
         "seconds": _seconds(recorded),
         "environments": _environments(recorded),
     }
-
-
-def _scores(
-    recorded: RecordedStudy, label: str, seeds: Sequence[int], measure: str, *, is_swapped: bool
-) -> Scores:
-    parts = [
-        scores_of(recorded.finished([line], seeds), measure, is_swapped=is_swapped)
-        for line in recorded.study.lines_of(label)
-    ]
-    return joined(parts)
-
-
-def _pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of methods whose difference is of interest: the paper's, and every other loss against OJ."""
-    outside = [(label, "OJ") for label in labels if is_outside(label)]
-    return [*_PAIRS, *outside]
-
-
-def _beside_paper(row: Row, paper: Mapping[str, float]) -> Row:
-    return replace(row, paper=paper.get("mean"), paper_sd=paper.get("sd"), paper_p=paper.get("p"))
 
 
 def _curves(
