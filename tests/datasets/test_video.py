@@ -161,7 +161,7 @@ def test_a_real_damage_stops_or_leaves_what_is_before(folder):
     videos = load_videos(folder, size_px=8, segments=SHORT, on_problem="skip")
     assert [problem.row for problem in videos.problems] == [1, 2]
     assert str(videos.problems[1]) == "empty.mp4 is empty: it has 0 bytes"
-    assert [clip.name for clip in videos.clips] == ["cup.mkv", "more/box.avi"]
+    assert [clip.video for clip in videos.clips] == ["cup.mkv", "more/box.avi"]
     assert 4 <= videos.clips[0].frames < 20
     assert videos.frames.values["video"] == ("cup.mkv", "more/box.avi")
 
@@ -187,7 +187,7 @@ def test_each_problem_is_named(invented):
     ]
     assert [problem.row for problem in found.problems] == [2, 3, 4, 4, 5, 6]
     assert found.frames.values["video"] == ("a.mp4", "f.mp4")
-    assert [(clip.name, clip.left_out) for clip in found.clips] == [
+    assert [(clip.video, clip.left_out) for clip in found.clips] == [
         ("a.mp4", 0),
         ("c.mp4", 5),
         ("d.mp4", 3),

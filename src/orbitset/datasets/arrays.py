@@ -25,11 +25,15 @@ def load_array(path: Path) -> ImageSet:
             f"{path} holds {names}; it needs an array named images, and may have labels"
         )
     images = as_images(f"in {path}", arrays["images"])
-    labels = _as_labels(path, arrays.get("labels"), len(images))
-    return ImageSet(
-        torch.from_numpy(np.ascontiguousarray(images)),
-        None if labels is None else torch.from_numpy(labels),
-    )
+    pixels, labels = torch.from_numpy(np.ascontiguousarray(images)), arrays.get("labels")
+    if labels is None:
+        return ImageSet(pixels)
+    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(
+            f"labels in {path} have shape {labels.shape} and dtype {labels.dtype}; "
+            f"give {len(images)} integers, one per image"
+        )
+    return ImageSet(pixels, torch.from_numpy(labels.astype(np.int64)))
 
 
 def as_images(where: str, array: np.ndarray) -> np.ndarray:
@@ -113,14 +117,3 @@ def _as_uint8(where: str, images: np.ndarray) -> np.ndarray:
             "give uint8, or floats between 0 and 1"
         )
     return (images * 255).round().astype(np.uint8)
-
-
-def _as_labels(path: Path, labels: np.ndarray | None, num: int) -> np.ndarray | None:
-    if labels is None:
-        return None
-    if labels.shape != (num,) or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(
-            f"labels in {path} have shape {labels.shape} and dtype {labels.dtype}; "
-            f"give {num} integers, one per image"
-        )
-    return labels.astype(np.int64)

@@ -97,7 +97,11 @@ def cached_pixels(key: Key | None, write: Write) -> tuple[np.ndarray, Any]:
             return stored
         computed = _make(key, write)
     remove_parts()
-    _make_room(key, limit)
+    total = 0
+    for entry in entries():  # those that were used least recently go, until the others fit
+        total += entry.bytes
+        if total > limit and entry.name != key.path.name:
+            _remove(entry)
     return computed
 
 
@@ -197,15 +201,6 @@ def _checksums(path: Path) -> list[int]:
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(checksum, range(0, path.stat().st_size, _BLOCK)))
-
-
-def _make_room(key: Key, limit: int) -> None:
-    """Remove the entries that were used least recently, until the others fit."""
-    total = 0
-    for entry in entries():
-        total += entry.bytes
-        if total > limit and entry.name != key.path.name:
-            _remove(entry)
 
 
 def _entry(kind: str, stem: str, paths: list[Path]) -> Entry:

@@ -9,19 +9,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from orbitset.datasets import pictures
 from orbitset.datasets.cache import Key, cached_pixels
 from orbitset.datasets.observed import ObservedImages
-from orbitset.datasets.pictures import (
-    Box,
-    ImageFile,
-    ImageForm,
-    InMemory,
-    box_fault,
-    decoded,
-    large_images,
-    size_of,
-    stamp,
-)
+from orbitset.datasets.pictures import ImageForm, InMemory, stamp
 from orbitset.datasets.segments import VideoConfig
 from orbitset.datasets.stream import read_ahead
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
@@ -79,8 +70,7 @@ def load_images(
         key = Key("images", _VERSION, table.source, _inputs(table, size_px, is_colour))
 
     def write(file: BinaryIO) -> tuple[tuple[int, ...], list[tuple[int, str]]]:
-        shape, problems = _write(table, size_px, is_colour, file, on_progress)
-        return shape, [(problem.row, problem.reason) for problem in problems]
+        return _write(table, ImageForm(size_px, is_colour), file, on_progress)
 
     pixels, reasons = cached_pixels(key, write)
     rest = table.without([Problem(row, reason) for row, reason in reasons], on_problem)
@@ -90,9 +80,11 @@ def load_images(
 def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, int]]]:
     """Decode all images without keeping any: what is wrong with some, and the sizes of the others."""
 
-    def look(file: ImageFile, box: Box | None) -> tuple[int, int] | str:
-        image = decoded(file)
-        return image if isinstance(image, str) else box_fault(box, image.size) or image.size
+    def look(file: pictures.ImageFile, box: pictures.Box | None) -> tuple[int, int] | str:
+        image = pictures.decoded(file)
+        return (
+            image if isinstance(image, str) else pictures.box_fault(box, image.size) or image.size
+        )
 
     problems, sizes = [], []
     for at, size in enumerate(read_ahead(table, look)):
@@ -103,26 +95,21 @@ def image_problems(table: ImageTable) -> tuple[list[Problem], list[tuple[int, in
     return problems, sizes
 
 
-def first_size(table: ImageTable) -> tuple[int, int]:
-    """Width and height of the first image that can be read."""
-    size = next(filter(None, map(size_of, table.files)), None)
-    if size is not None:
-        return size
-    raise DataError(f"no image of {table.source} can be read")
-
-
 def fitting_size(table: ImageTable) -> int:
     """A multiple of what the encoder's poolings divide by, near the first readable image's size."""
-    near = round(max(first_size(table)) / _MULTIPLE_PX) * _MULTIPLE_PX
+    size = next(filter(None, map(pictures.size_of, table.files)), None)
+    if size is None:
+        raise DataError(f"no image of {table.source} can be read")
+    near = round(max(size) / _MULTIPLE_PX) * _MULTIPLE_PX
     return max(_MULTIPLE_PX, min(_LARGEST_PX, near))
 
 
 def is_coloured(table: ImageTable) -> bool:
     """Whether any of the first images that can be read has a colour that is no grey."""
     form, num_images = ImageForm(_LOOKED_AT_PX, is_colour=True), 0
-    with large_images():
+    with pictures.large_images():
         for file in table.files:
-            image = decoded(file, _LOOKED_AT_PX)
+            image = pictures.decoded(file, _LOOKED_AT_PX)
             if not isinstance(image, str):
                 pixels = form.fit(image).astype(np.int16)
                 if np.abs(pixels - pixels[:1]).max() > _GREY_TOLERANCE:
@@ -146,21 +133,19 @@ def _inputs(table: ImageTable, size_px: int | None, is_colour: bool) -> tuple[An
 
 
 def _write(
-    table: ImageTable,
-    size_px: int | None,
-    is_colour: bool,
-    file: BinaryIO,
-    on_progress: Progress | None,
-) -> tuple[tuple[int, ...], list[Problem]]:
-    """Append one image after the other; gives the shape of all and what could not be read."""
-    form = ImageForm(size_px, is_colour)
-    if size_px is None:
-        sizes = Counter(size for size in read_ahead(table, lambda file, _: size_of(file)) if size)
+    table: ImageTable, form: ImageForm, file: BinaryIO, on_progress: Progress | None
+) -> tuple[tuple[int, ...], list[tuple[int, str]]]:
+    """Append one image after the other; gives the shape of all, and which rows cannot be read and why."""
+    if form.size_px is None:
+        sizes = Counter(
+            size for size in read_ahead(table, lambda file, _: pictures.size_of(file)) if size
+        )
         form = dataclasses.replace(form, expected=sizes.most_common(1)[0][0] if sizes else None)
     problems, shape = [], (0, 0, 0)
     for at, pixels in enumerate(read_ahead(table, form.read)):
         if isinstance(pixels, str):
-            problems.append(table.problem(at, pixels))
+            problem = table.problem(at, pixels)
+            problems.append((problem.row, problem.reason))
         else:
             shape = pixels.shape
             file.write(pixels.tobytes())

@@ -31,11 +31,7 @@ _MISSING_FRAMES = 3
 """A video that ends earlier than it says by more than these was cut off; less is a matter of rounding."""
 _MOST_STRETCH = 8
 """Of pixels that are not square; more is a mistake in the file."""
-_TURNS = (
-    Image.Transpose.ROTATE_90,
-    Image.Transpose.ROTATE_180,
-    Image.Transpose.ROTATE_270,
-)
+_TURNS = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270)
 Progress = Callable[[int, int], None]
 
 
@@ -137,8 +133,7 @@ def _pyav() -> ModuleType:
         import av
     except ImportError:
         raise OrbitsetError(
-            "videos are read with PyAV, which is not installed",
-            hint="pip install av",
+            "videos are read with PyAV, which is not installed", hint="pip install av"
         ) from None
     return av
 

@@ -6,33 +6,26 @@ Shapes: M points of a surface.
 import torch
 from torch import Tensor
 
+from orbitset.datasets import head_shapes as shapes
 from orbitset.datasets.head_people import Head
-from orbitset.datasets.head_shapes import (
-    Point,
-    clothes_distance,
-    face_point,
-    hair_distance,
-    mouth_bend,
-    mouth_half_width,
-    skin_distance,
-)
+from orbitset.datasets.head_shapes import Point
 
 
 def paint(point: Point, head: Head) -> tuple[Tensor, Tensor]:
     """The share of light given back (M,), and the strength of the gloss (M,)."""
-    face = face_point(point, head)
+    face = shapes.face_point(point, head)
     tone, gloss = _skin(face, head)
-    skin = skin_distance(point, head)
+    skin = shapes.skin_distance(point, head)
     if not head["bald"]:
         x, y, z = face
         strands = (
             1
             + 0.2 * (31 * x + 5 * (4 * y + z).sin()).sin() * (27 * z + 5 * (4 * y - x).sin()).sin()
         )
-        is_hair = _soft(hair_distance(point, head) - skin, 0.02)
+        is_hair = _soft(shapes.hair_distance(point, head) - skin, 0.02)
         tone = tone.lerp(head["hair_tone"] * strands, is_hair)
         gloss = gloss.lerp(torch.full_like(gloss, 0.05 + 0.2 * head["hair_tone"]), is_hair)
-    is_cloth = _soft(clothes_distance(point) - skin, 0.02)
+    is_cloth = _soft(shapes.clothes_distance(point) - skin, 0.02)
     tone = tone.lerp(torch.full_like(tone, head["clothes"]), is_cloth)
     return tone.clamp(0.015, 0.95), gloss * (1 - is_cloth)
 
@@ -124,10 +117,10 @@ def _eye(
 def _lips(tone: Tensor, face: Point, head: Head, is_front: Tensor) -> Tensor:
     """Two lips, the line between them or the dark of an open mouth with the upper teeth."""
     x, y, _ = face
-    wide, lip, open_ = mouth_half_width(head), head["lip"], head["mouth_open"]
+    wide, lip, open_ = shapes.mouth_half_width(head), head["lip"], head["mouth_open"]
     across = (x / wide).abs()
     arch = (1 - across * across).clamp(min=0)
-    up = y - head["mouth_y"] - mouth_bend(x, head)
+    up = y - head["mouth_y"] - shapes.mouth_bend(x, head)
     bow = 1 - 0.25 * torch.exp(-((x / 0.05) ** 2))
     top = (0.072 * lip * bow + 0.4 * open_) * arch.sqrt()
     bottom = -(0.088 * lip + 0.8 * open_) * arch.sqrt()

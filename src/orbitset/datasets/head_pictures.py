@@ -153,11 +153,7 @@ def _rays(
     for degrees, (shift_x, shift_y) in views:
         sin, cos = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
         x, y = right + shift_x, shift_y - down
-        way = (
-            cos * x - sin * CAMERA_AWAY,
-            y,
-            -sin * x - cos * CAMERA_AWAY,
-        )
+        way = (cos * x - sin * CAMERA_AWAY, y, -sin * x - cos * CAMERA_AWAY)
         length = _dot(way, way).sqrt()
         ways.append(torch.stack(_turn(head, (way[0] / length, way[1] / length, way[2] / length))))
         camera = [torch.full_like(x, part * CAMERA_AWAY) for part in (sin, 0.0, cos)]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from orbitset.datasets.cache import Key, cached_pixels
 from orbitset.datasets.head_people import VERSION as VERSION
-from orbitset.datasets.head_people import Head, draw_head
+from orbitset.datasets.head_people import draw_head
 from orbitset.datasets.head_pictures import LIGHTS as LAMPS
 from orbitset.datasets.head_pictures import picture
 from orbitset.datasets.observed import ObservedImages
@@ -167,10 +167,6 @@ def _photograph(
     light_VLSS = picture(
         head, degrees=degrees, lights=lights, shifts=shifts, size_px=size_px, device=device
     )
-    return _develop(light_VLSS.cpu(), torch.stack(noises), head)
-
-
-def _develop(light_VLSS: Tensor, noise_VLSS: Tensor, head: Head) -> Tensor:
-    """Grey levels as the camera of a session gives them."""
-    bright = (light_VLSS * (EXPOSURE * head["exposure"])).clamp(0, 1) ** (1 / head["gamma"])
-    return (255 * bright + head["noise"] * noise_VLSS).round().clamp(0, 255).to(torch.uint8)
+    bright = (light_VLSS.cpu() * (EXPOSURE * head["exposure"])).clamp(0, 1) ** (1 / head["gamma"])
+    grey = 255 * bright + head["noise"] * torch.stack(noises)  # as the camera of a session gives it
+    return grey.round().clamp(0, 255).to(torch.uint8)

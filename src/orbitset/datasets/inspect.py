@@ -111,15 +111,9 @@ def check_videos(source: str, videos: Videos) -> Check:
     lines = [f"{source}: {videos}"]
     for clip in videos.clips:
         cuts = f", {len(clip.cuts)} cuts" if clip.cuts else ""
-        lines.append(f"  {clip.name}: {clip.frames:,} frames{cuts}, {clip.segments:,} segments")
+        lines.append(f"  {clip.video}: {clip.frames:,} frames{cuts}, {clip.segments:,} segments")
     lines += [f"problem: {problem}" for problem in videos.problems]
-    clips = [
-        {
-            "video": clip.name,
-            **{name: value for name, value in asdict(clip).items() if name != "name"},
-        }
-        for clip in videos.clips
-    ]
+    clips = [asdict(clip) for clip in videos.clips]
     problems = [str(problem) for problem in videos.problems]
     summary = {"data": source, "videos": clips, "problems": problems}
     return Check(summary, tuple(lines), not problems)
@@ -130,11 +124,7 @@ def check_splits(source: str, splits: Splits) -> Check:
     train, labels = splits.train, splits.train.labels
     channels, *height_width = shape = list(train.images.shape[1:])
     num_classes = None if labels is None else len(labels.unique())
-    sizes = {
-        "train": len(train),
-        "validation": len(splits.validation),
-        "test": len(splits.test),
-    }
+    sizes = {"train": len(train), "validation": len(splits.validation), "test": len(splits.test)}
     colour = "grey" if channels == 1 else "colour"
     purpose = "validate" if labels is None else "label from"
     line = (

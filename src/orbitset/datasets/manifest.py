@@ -76,11 +76,7 @@ def read_manifest(
 
 
 def _fault(
-    cells: dict[str, str],
-    root: Path,
-    needed: Sequence[str],
-    row_of: dict[str, int],
-    number: int,
+    cells: dict[str, str], root: Path, needed: Sequence[str], row_of: dict[str, int], number: int
 ) -> str | None:
     """What is wrong with a row, if anything; notes its path in `row_of`."""
     broken = next((name for name, text in cells.items() if not _is_text(text)), None)

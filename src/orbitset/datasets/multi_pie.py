@@ -27,7 +27,7 @@ SESSIONS = ("1", "2", "3", "4")
 LIGHTS = tuple(f"{number:02}" for number in range(20))
 RECORDING = "01"
 _SESSION_FOLDERS = tuple(f"0{session}" for session in SESSIONS)
-_UNUSED_CAMERAS = ("08_1", "19_1")
+_KNOWN = (*CAMERAS, "08_1", "19_1")
 _OTHER_FOLDERS = ("highres", "movie")
 """Beside multiview in a session"""
 _NAME = re.compile(r"(\d{3})_(\d{2})_(\d{2})_(\d{3})_(\d{2})\.png")
@@ -62,12 +62,11 @@ def scan_multi_pie(root: Path) -> MultiPieFiles:
     unexpected = []
     for path in _files(root):
         match = _NAME.fullmatch(path.rsplit("/", 1)[-1])
-        parts = match.groups() if match is not None else ()
-        if not parts or not _is_known(*parts) or path != path_of(*parts):
+        subject, session, recording, camera, light = match.groups() if match else ("",) * 5
+        is_known = session in _SESSION_FOLDERS and _folder(camera) in _KNOWN and light in LIGHTS
+        if not is_known or path != path_of(subject, session, recording, camera, light):
             unexpected.append(path)
-            continue
-        subject, session, recording, camera, light = parts
-        if _folder(camera) in CAMERAS and recording == RECORDING:
+        elif _folder(camera) in CAMERAS and recording == RECORDING:
             paths[subject, session[1:], camera, light] = path
     if not paths:
         raise DataError(
@@ -103,11 +102,6 @@ def scan_multi_pie(root: Path) -> MultiPieFiles:
             name: tuple(sorted(of)) for name, of in sorted(sessions.items()) if name not in subjects
         },
     )
-
-
-def _is_known(subject: str, session: str, recording: str, camera: str, light: str) -> bool:
-    cameras = (*CAMERAS, *_UNUSED_CAMERAS)
-    return session in _SESSION_FOLDERS and _folder(camera) in cameras and light in LIGHTS
 
 
 def path_of(subject: str, session: str, recording: str, camera: str, light: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from orbitset.datasets.pictures import SUFFIXES, ImageFile, Stretch, open_bytes
+from orbitset.datasets.pictures import SUFFIXES, ImageFile, Stretch
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import ConfigError, DataError
 
@@ -123,13 +123,14 @@ def read_shards(
 ) -> ImageTable:
     """The samples that can be used, all of which have these factors."""
     table, problems = scan_shards(source, root, names)
-    missing = []
-    if len(table):  # without a single sample there are no factors, and the problems say why
-        table.require(factors)
-        for name in factors:
-            for at, value in enumerate(table.columns[name]):
-                if not value:
-                    missing.append(table.problem(at, f"has no {name}"))
+    if not len(table):  # without a single sample there are no factors, and the problems say why
+        return table.without(problems, on_problem)
+    missing = [
+        table.problem(at, f"has no {name}")
+        for name in factors
+        for at, value in enumerate(table.require(factors).columns[name])
+        if not value
+    ]
     return table.without([*problems, *missing], on_problem)
 
 
@@ -144,10 +145,6 @@ def file_at(path: Path | str) -> ImageFile:
                     return sample.stretch
             return path
     return path
-
-
-def open_at(path: str) -> BinaryIO:
-    return open_bytes(file_at(path))
 
 
 def _contents(path: Path) -> _Contents:

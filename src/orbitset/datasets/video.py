@@ -19,7 +19,7 @@ from orbitset.datasets.decode import Decoding
 from orbitset.datasets.folder import Listing, natural
 from orbitset.datasets.frames import Progress, load_frames
 from orbitset.datasets.observed import ObservedImages
-from orbitset.datasets.pictures import ImageForm, InMemory
+from orbitset.datasets.pictures import ImageForm, InMemory, stamp
 from orbitset.datasets.segments import SegmentConfig, cut_segments, find_cuts
 from orbitset.datasets.table import ImageTable, OnProblem, Problem, count, name_at, named
 from orbitset.errors import ConfigError, DataError, check_choice
@@ -43,8 +43,8 @@ class VideoProblem(Problem):
 class Clip:
     """What became of a video."""
 
-    name: str
-    """Relative to the folder, with forward slashes"""
+    video: str
+    """Its name relative to the folder, with forward slashes"""
     frames: int
     cuts: tuple[int, ...]
     """The first frame of each scene but the first"""
@@ -93,7 +93,7 @@ def load_videos(
         raise ConfigError(f"size_px is {size_px}; give at least 2")
     check_choice("on_problem", decoding.on_problem, get_args(OnProblem))
     gathered = _Segments(decoding.video.segments)
-    sizes = [_bytes(root / name) for name in names]
+    sizes = [max(0, stamp(root / name)[0]) for name in names]
 
     def within(at: int) -> Progress | None:
         if on_progress is None or not sum(sizes):
@@ -228,13 +228,6 @@ def _too_short(frames: int, cuts: tuple[int, ...], config: SegmentConfig) -> str
     needed = (config.fewest - 1) * config.stride + 1
     scenes = f" in {len(cuts) + 1} scenes" if cuts else ""
     return f"has {count(frames, 'frame')}{scenes}, too short for a segment: {needed} in a row are needed"
-
-
-def _bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _require(frames: ObservedImages, *factors: str) -> None:
