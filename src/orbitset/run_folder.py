@@ -111,24 +111,15 @@ class Run:
     def kind(self) -> Kind:
         """A single training, or what holds several: a demo, a study, a search for settings."""
         config = self.config if self.exists else {}
-        if "lines" in config:
-            return "study"
-        if "trials" in config:
-            return "search"
-        return "demo" if "runs" in config else "run"
+        marks: dict[str, Kind] = {"lines": "study", "trials": "search", "runs": "demo"}
+        return next((kind for key, kind in marks.items() if key in config), "run")
 
     @property
     def command(self) -> str:
         """The command that makes such a folder."""
-        match self.kind:
-            case "study":
-                return f"reproduce {shlex.quote(self.config['name'])}"
-            case "search":
-                return f"tune {shlex.quote(self.config['name'])}"
-            case "demo":
-                return "demo"
-            case "run":
-                return "train"
+        verbs = {"study": "reproduce", "search": "tune", "demo": "demo", "run": "train"}
+        is_named = self.kind in ("study", "search")
+        return verbs[self.kind] + (f" {shlex.quote(self.config['name'])}" if is_named else "")
 
     def refuse_search(self, wish: str) -> None:
         """An error if the folder holds a search, which keeps no weights and is no result."""
@@ -164,13 +155,16 @@ class Run:
 
     def check_free(self, *, overwrite: bool = False, kind: Kind = "run") -> None:
         """Refuse a folder that a new run must not be written into; touches nothing."""
+        foreign = None
         if self.exists and self.kind != kind:
+            foreign = f"holds a {self.kind}"
+        elif self.path.exists() and not self.path.is_dir():
+            foreign = "is a file"
+        elif self.path.is_dir() and not self.exists and any(map(_is_foreign, self.path.iterdir())):
+            foreign = "is not empty and holds no run"
+        if foreign is not None:
             raise RunError(
-                f"{self.path} holds a {self.kind}; choose another folder with --out", is_usage=True
-            )
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(
-                f"{self.path} is a file; choose another folder with --out", is_usage=True
+                f"{self.path} {foreign}; choose another folder with --out", is_usage=True
             )
         if self.exists and not overwrite and (kind != "run" or self.is_begun):
             raise RunError(
@@ -179,17 +173,14 @@ class Run:
                 "or --out to use another folder",
                 is_usage=True,
             )
-        if not self.exists and self.path.is_dir() and any(map(_is_foreign, self.path.iterdir())):
-            raise RunError(
-                f"{self.path} is not empty and holds no run; choose another folder with --out",
-                is_usage=True,
-            )
 
     def create(
         self, config: Mapping[str, Any], *, overwrite: bool = False, kind: Kind = "run"
     ) -> None:
         """Start the folder; with `overwrite` what an earlier run wrote there is removed."""
         self.check_free(overwrite=overwrite, kind=kind)
+        for name in self.config.get("runs", ()) if self.exists else ():
+            Run(self / name).remove()  # before anything is new, lest a kill leave old beside new
         self.path.mkdir(parents=True, exist_ok=True)
         remove_parts(self.path)
         self.clear()

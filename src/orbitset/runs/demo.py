@@ -60,8 +60,6 @@ def run_demo(
     results: dict[str, Any] = {}
     with run.locked():
         if not (resume and run.exists):
-            for name in run.config["runs"] if run.exists else []:
-                Run(run / name).remove()  # before anything is new, lest a kill leave old beside new
             run.create(description, overwrite=overwrite, kind="demo")
         for config in configs:
             results = train(

@@ -40,8 +40,6 @@ def run_study(
         )
     with run.locked():
         if not (resume and run.exists):
-            for path in run.config["runs"] if run.exists else []:
-                Run(run / path).remove()  # before anything is new, lest a kill leave old beside new
             run.create(description, overwrite=overwrite, kind="study")
         elif run.config != description:
             run.write_json("config.json", description)  # with the lines that it had not
@@ -100,4 +98,3 @@ class _Trainings:
 
     def note(self, job: _Job, message: str) -> None:
         self.overall.note(f"{job.name}: {message}")
-
