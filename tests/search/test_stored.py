@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbitset.errors import OrbitsetError
-from orbitset.search import stored
+from orbitset.search import distances, stored
 from orbitset.search.stored import StoredCodes
 
 KINDS = ("flat", "ivf", "hnsw")
@@ -84,7 +84,7 @@ def test_a_flat_index_equals_a_loop(num, queries, seed, k, kind, more, dead, chu
     dead = {row for row in dead if row < num - 1}
     with pytest.MonkeyPatch.context() as patch, _by_products(by_products):
         patch.setattr(stored, "_MORE", more)
-        patch.setattr(stored, "CHUNK_BYTES", chunk)
+        patch.setattr(distances, "CHUNK_BYTES", chunk)
         _check(_filled("flat", codes), query, codes, min(k, num - len(dead)), dead)
 
 

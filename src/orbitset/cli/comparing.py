@@ -20,8 +20,7 @@ def compare(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN",
-            help="Folders of finished runs; a study or demo stands for all its runs.",
+            metavar="RUN", help="Folders of finished runs; a study or demo stands for all its runs."
         ),
     ],
     against: Annotated[
@@ -88,29 +87,15 @@ def _text(compared: "Compared") -> str:
     from orbitset.report.tables import tests_heading, text_table, text_tests
 
     rows = [row.to_json() for row in compared.rows]
-    tests = []
+    parts = [text_table(rows, compared.words)]
     if compared.tests:
-        tests = [
-            tests_heading(compared.tests),
-            "",
-            text_tests(compared.tests, rows, compared.words),
-            "",
-        ]
-    return "\n".join(
-        [
-            text_table(rows, compared.words),
-            "",
-            *tests,
-            compared.about_tests,
-            "",
-            "settings that differ",
-            *_differences(compared.differences),
-            *(
-                f"{measure} is not compared: only {', '.join(labels)} was scored by it"
-                for measure, labels in sorted(compared.alone.items())
-            ),
-        ]
-    )
+        tests = text_tests(compared.tests, rows, compared.words)
+        parts += [tests_heading(compared.tests), tests]
+    differences = ["settings that differ", *_differences(compared.differences)]
+    for measure, labels in sorted(compared.alone.items()):
+        only = f"only {', '.join(labels)} was scored by it"
+        differences.append(f"{measure} is not compared: {only}")
+    return "\n\n".join([*parts, compared.about_tests, "\n".join(differences)])
 
 
 def _differences(differences: dict[str, dict[str, Any]]) -> list[str]:

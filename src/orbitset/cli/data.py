@@ -3,20 +3,12 @@
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orbitset.cli import options
 from orbitset.cli.model_options import Sheet, write_sheet
-from orbitset.cli.options import (
-    CanonicalOption,
-    CropsOption,
-    Json,
-    OrbitOption,
-    SourceOption,
-    listed,
-    named_source,
-)
 from orbitset.errors import ConfigError, OrbitsetError
 
 if TYPE_CHECKING:
@@ -26,7 +18,7 @@ app = typer.Typer(help="Look at the data there is.", no_args_is_help=True)
 
 
 @app.command("list")
-def data_list(as_json: Json = False) -> None:
+def data_list(as_json: options.Json = False) -> None:
     """Name the data sets, what is in them and whether they are here.
 
     Example: orbitset data list
@@ -57,12 +49,12 @@ def data_check(
             "or videos.",
         ),
     ] = None,
-    named: SourceOption = None,
-    orbit: OrbitOption = None,
-    canonical: CanonicalOption = None,
-    crops: CropsOption = None,
+    named: options.SourceOption = None,
+    orbit: options.OrbitOption = None,
+    canonical: options.CanonicalOption = None,
+    crops: options.CropsOption = None,
     sheet: Sheet = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Read all of the data, verify it and describe it; MNIST is downloaded if it is absent.
 
@@ -75,12 +67,12 @@ def data_check(
     """
     from orbitset.datasets.source import Heads, TableSource, open_source
 
-    spec = named_source(source, named)
+    spec = options.named_source(source, named)
     if spec is None:
         raise ConfigError("no data were named; give X, such as a folder of images")
     data = open_source(spec)
     if isinstance(data, TableSource):
-        check = data.check(listed(orbit), canonical, crops)
+        check = data.check(options.listed(orbit), canonical, crops)
     elif any(option is not None for option in (orbit, canonical, crops, sheet)):
         raise ConfigError(
             "--orbit, --canonical, --crops and --sheet are for the orbits of a manifest, shards or a folder "
@@ -102,9 +94,9 @@ def _next_step(source: str, orbit: str | None, canonical: str | None, crops: Pat
     from orbitset.recipes.own_images import OrbitOptions
 
     path = None if crops is None else str(crops.resolve())
-    options = OrbitOptions(orbit=listed(orbit), canonical=canonical, crops=path)
+    observed = OrbitOptions(orbit=options.listed(orbit), canonical=canonical, crops=path)
     try:
-        compose(Request(source=source, observed=options))
+        compose(Request(source=source, observed=observed))
     except OrbitsetError as error:
         return f"train would refuse this: {error}"
     words = ["orbitset", "train", source]
@@ -127,7 +119,8 @@ def _sheet(check: "Check", source: str) -> str:
         for members in check.orbits
     ]
 
-    def open_file(path: str) -> BinaryIO:
-        return open_bytes(files[path])
-
-    return contact_sheet(rows, title=f"The first orbits of {source}", open_file=open_file)
+    return contact_sheet(
+        rows,
+        title=f"The first orbits of {source}",
+        open_file=lambda path: open_bytes(files[path]),
+    )

@@ -1,5 +1,6 @@
 """Commands that find images among others: index, search, dedupe, classify."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -55,15 +56,10 @@ def index_add(
         report = add_to_index(
             load(model, device), index, images, kind=cast(Any, kind), on_progress=counted
         )
-    content = {
-        "added": report.added,
-        "replaced": report.replaced,
-        "size": report.size,
-        "index": str(index),
-    }
+    content = {name: getattr(report, name) for name in ("added", "replaced", "size")}
     size = counted_of(report.size, "image")
     text = f"{report.added:,} added, {report.replaced:,} replaced; {size}: {index}"
-    finish(as_json, content, [text], report.problems, report.ignored)
+    finish(as_json, content | {"index": str(index)}, [text], report.problems, report.ignored)
 
 
 @app.command("remove")
@@ -114,20 +110,15 @@ def search(
     with counting("queries", quiet) as counted:
         answers, problems = search_index(loaded, index, queries, k=k, on_progress=counted)
     write_sheet(sheet, lambda: search_sheet(loaded, answers))
-    content = {
-        "answers": [
-            {
-                "query": answer.query,
-                "matches": [{"path": m.path, "distance": m.distance} for m in answer.matches],
-            }
-            for answer in answers
-        ]
-    }
+    found = [
+        {"query": answer.query, "matches": [asdict(match) for match in answer.matches]}
+        for answer in answers
+    ]
     lines = [_HEADING]
     for answer in answers:
         lines.append(answer.query)
         lines += [f"  {match.distance:>10.4g}  {match.path}" for match in answer.matches]
-    finish(as_json, content, lines, problems)
+    finish(as_json, {"answers": found}, lines, problems)
 
 
 def dedupe(
@@ -232,17 +223,7 @@ def classify(
         "reject_above": result.reject_above,
         "rejects_by": result.rejects_by,
         "unknown": list(result.unknown),
-        "images": [
-            {
-                "path": path,
-                "label": guess.label,
-                "nearest": guess.nearest,
-                "distance": guess.distance,
-                "runner_up": guess.runner_up,
-                "runner_up_distance": guess.runner_up_distance,
-            }
-            for path, guess in rows
-        ],
+        "images": [{"path": path} | asdict(guess) for path, guess in rows],
     }
     lines = [f"{'class':<16} {'distance':>10}  image"]
     lines += [f"{guess.label or '–':<16} {guess.distance:>10.4g}  {path}" for path, guess in rows]

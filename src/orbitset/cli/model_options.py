@@ -44,12 +44,8 @@ def load(folder: Path, device: str | None) -> "Model":
     from orbitset.run_folder import Run
 
     run = Run(folder)
-    if (
-        run.exists
-        and run.kind == "run"
-        and not run.is_trained
-        and not (run / "model.json").exists()
-    ):
+    is_unfinished = run.exists and run.kind == "run" and not run.is_trained
+    if is_unfinished and not (run / "model.json").exists():
         raise RunError(
             f"{folder} holds a run that is not finished",
             hint=f"go on with it: {run.resume_command}",

@@ -6,27 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orbitset.cli.options import (
-    CropsOption,
-    Device,
-    Jobs,
-    Json,
-    MeasureOption,
-    MethodsOption,
-    OnProblemOption,
-    Out,
-    Overwrite,
-    Quiet,
-    Resume,
-    SettingsOption,
-    Trust,
-    check_flags,
-    find_device,
-    interruptible,
-    listed,
-    print_results,
-    say,
-)
+from orbitset.cli import options
 
 if TYPE_CHECKING:
     from orbitset.recipes.study import Study
@@ -38,7 +18,7 @@ def reproduce(
         str,
         typer.Argument(metavar="NAME", help="affine-mnist, heads, multi-pie, pie32 or pointing04"),
     ],
-    methods: MethodsOption = None,
+    methods: options.MethodsOption = None,
     epochs: Annotated[
         float | None, typer.Option(help="Length of every training on affine-mnist; EX: 1 at most.")
     ] = None,
@@ -57,8 +37,8 @@ def reproduce(
     extras: Annotated[
         bool | None, typer.Option(help="Other readings of OJ, and accuracy against its weights.")
     ] = None,
-    settings: SettingsOption = None,
-    measures: MeasureOption = None,
+    settings: options.SettingsOption = None,
+    measures: options.MeasureOption = None,
     root: Annotated[
         Path | None,
         typer.Option(
@@ -68,16 +48,16 @@ def reproduce(
     is_small: Annotated[
         bool | None, typer.Option("--small", help="Few heads, for two cores: ten minutes.")
     ] = None,
-    crops: CropsOption = None,
-    on_problem: OnProblemOption = None,
-    jobs: Jobs = 1,
-    out: Out = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    trusted: Trust = None,
-    device: Device = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    crops: options.CropsOption = None,
+    on_problem: options.OnProblemOption = None,
+    jobs: options.Jobs = 1,
+    out: options.Out = None,
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
+    trusted: options.Trust = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run an experiment of the paper whole: table, tests, figures and page beside its numbers.
 
@@ -92,11 +72,11 @@ def reproduce(
     from orbitset.runs.study import run_study
     from orbitset.training.progress import default_progress
 
-    check_flags(resume, overwrite)
+    options.check_flags(resume, overwrite)
     check_choice("experiment", name, EXPERIMENTS)
     run = Run(out or Path("runs") / f"reproduce-{name}")
-    options = {
-        "methods": listed(methods),
+    chosen = {
+        "methods": options.listed(methods),
         "epochs": epochs,
         "images": images,
         "seeds": seeds,
@@ -107,19 +87,19 @@ def reproduce(
         "crops": None if crops is None else str(crops.resolve()),
         "on_problem": on_problem,
     }
-    options = {option: value for option, value in options.items() if value is not None}
-    if resume and run.exists and not (options or settings or measures):
+    chosen = {option: value for option, value in chosen.items() if value is not None}
+    if resume and run.exists and not (chosen or settings or measures):
         study = begun(name, run)
     else:
-        study = with_changes(study_of(name, **options), settings or (), measures or ())
-    with interruptible(run):
+        study = with_changes(study_of(name, **chosen), settings or (), measures or ())
+    with options.interruptible(run):
         run_study(
             study,
             run,
             resume=resume,
             overwrite=overwrite,
             jobs=jobs,
-            device=find_device(device),
+            device=options.find_device(device),
             progress=default_progress(quiet=quiet),
         )
         recorded = read_recorded(run, study)
@@ -127,11 +107,11 @@ def reproduce(
         from orbitset.report import write_report  # late: it brings matplotlib
 
         page = write_report(run, results)
-    print_results(results, as_json)
+    options.print_results(results, as_json)
     trainings = recorded.trainings.values()
     if lists := [training.file_of("left_out.json") for training in trainings if training.left_out]:
-        say(f"\nsome of the data could not be used: {lists[0]} says what, and why")
-    say(f"\nreport: {page}")
+        options.say(f"\nsome of the data could not be used: {lists[0]} says what, and why")
+    options.say(f"\nreport: {page}")
 
 
 def begun(name: str, run: "Run") -> "Study":
@@ -148,13 +128,13 @@ def begun(name: str, run: "Run") -> "Study":
             is_usage=True,
         )
     if study.cut_down is None:
-        # to say what changed it may need options, or data, that were not given again
+        # to options.say what changed it may need options, or data, that were not given again
         with contextlib.suppress(ConfigError, DataError):
             now = study_of(name)
             if extends(now, study):
                 return now
             if now.describe() != study.describe():
-                say(
+                options.say(
                     "goes on with the settings it was started with; a new one would have others: "
                     f"{changed(study, now)}"
                 )

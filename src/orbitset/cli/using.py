@@ -110,8 +110,7 @@ def verify(
     far: Far = None,
     threshold: Threshold = None,
     out: Annotated[
-        Path | None,
-        Option("--out", "-o", help="Write a PNG of both images, also rectified."),
+        Path | None, Option("--out", "-o", help="Write a PNG of both images, also rectified.")
     ] = None,
     trusted: Trust = None,
     device: Device = None,

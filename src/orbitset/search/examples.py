@@ -76,18 +76,15 @@ class Examples:
         ]
 
     def _recognised(self, distance_C: np.ndarray, reject_above: float | None) -> Recognised:
-        first = int(distance_C.argmin())
-        others_C = distance_C.copy()
-        others_C[first] = np.inf
-        second = int(others_C.argmin())
-        distance, has_second = float(distance_C[first]), len(self.classes) > 1
+        first, *others = distance_C.argsort(kind="stable")[:2].tolist()
+        distance = float(distance_C[first])
         is_accepted = reject_above is None or distance <= reject_above
         return Recognised(
             label=self.classes[first] if is_accepted else None,
             nearest=self.classes[first],
             distance=distance,
-            runner_up=self.classes[second] if has_second else None,
-            runner_up_distance=float(distance_C[second]) if has_second else None,
+            runner_up=self.classes[others[0]] if others else None,
+            runner_up_distance=float(distance_C[others[0]]) if others else None,
         )
 
     def _distances(self, codes_QD: np.ndarray) -> np.ndarray:

@@ -61,17 +61,14 @@ def locked(folder: Path) -> Iterator[None]:
     """Only one process at a time may write the folder; the lock ends with the process."""
     if not folder.is_dir():
         raise RunError(f"there is no index at {folder} any more")
-    lock = FileLock(folder / ".lock", timeout=0)
     try:
-        lock.acquire()
+        lock = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout:
         raise RunError(
             f"another process is writing the index at {folder}; wait for it to end"
         ) from None
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def holds_index(folder: Path) -> bool:

@@ -17,14 +17,7 @@ import numpy as np
 
 from orbitset.errors import DataError, RunError, check_choice
 from orbitset.search.distances import checked_codes
-from orbitset.search.folder import (
-    State,
-    check_free,
-    locked,
-    read_header,
-    read_state,
-    write_state,
-)
+from orbitset.search.folder import State, check_free, locked, read_header, read_state, write_state
 from orbitset.search.stored import Kind, StoredCodes
 
 _MOST_REMOVED = 1 / 3

@@ -89,14 +89,8 @@ def _picture(picture: SheetPicture, read: Callable[[str], tuple[str, bool]]) -> 
     image = picture.image
     is_file = isinstance(image, str | Path)
     source, is_small = read(str(image)) if is_file else _source(image)  # type: ignore[arg-type]
-    return {
-        "source": source,
-        "is_small": is_small,
-        "name": Path(image).name if is_file else "",  # type: ignore[arg-type]
-        "caption": picture.caption,
-        "detail": picture.detail,
-        "is_marked": picture.is_marked,
-    }
+    name = Path(image).name if is_file else ""  # type: ignore[arg-type]
+    return vars(picture) | {"source": source, "is_small": is_small, "name": name}
 
 
 def _open(path: str) -> BinaryIO:

@@ -13,13 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from orbitset.errors import OrbitsetError
-from orbitset.search.distances import (
-    CHUNK_BYTES,
-    chunks,
-    paired_distances,
-    rounding,
-    squared_distances,
-)
+from orbitset.search.distances import chunks, paired_distances, rounding, squared_distances
 from orbitset.seeds import stable_seed
 
 Kind = Literal["flat", "ivf", "hnsw"]
@@ -176,8 +170,8 @@ class StoredCodes:
         return row_QK, distance_QK
 
     def _blocks(self, rows_N: np.ndarray, queries: int = 1) -> Iterator[np.ndarray]:
-        step = max(1, CHUNK_BYTES // (8 * max(self.code_size, queries)))
-        return (rows_N[start : start + step] for start in range(0, len(rows_N), step))
+        parts = chunks(len(rows_N), max(self.code_size, queries))
+        return (rows_N[part] for part in parts)
 
     def _parameters(self, k: int, dead_N: np.ndarray) -> Any:
         faiss = load_faiss()

@@ -35,23 +35,16 @@ class Exported:
     """By the number of images in a batch"""
 
 
-class _Encode(nn.Module):
-    def __init__(self, model: Model) -> None:
+class _Part(nn.Module):
+    """What a model does in one method of its network."""
+
+    def __init__(self, model: Model, method: str) -> None:
         super().__init__()
-        self.network = model.network
+        self.network, self.method = model.network, method
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network.encode(images)
-
-
-class _Decode(_Encode):
-    def forward(self, codes: Tensor) -> Tensor:
-        return self.network.decode(codes)
-
-
-class _Rectify(_Encode):
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network.rectify(images)
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = getattr(self.network, self.method)(inputs)
+        return outputs
 
 
 def export_onnx(model: Model, folder: Path) -> list[Exported]:
@@ -69,11 +62,11 @@ def export_onnx(model: Model, folder: Path) -> list[Exported]:
     model = Model(copy.deepcopy(model.network).cpu(), model.description)
     with torch.inference_mode():
         codes = model.network.encode(images)
-    parts = [("encoder", _Encode(model), images, "images", "codes")]
+    parts = [("encoder", _Part(model, "encode"), images, "images", "codes")]
     if model.description.network.encoder.unpooling == "switches":
-        parts.append(("rectifier", _Rectify(model), images, "images", "rectified"))
+        parts.append(("rectifier", _Part(model, "rectify"), images, "images", "rectified"))
     else:
-        parts.append(("decoder", _Decode(model), codes, "codes", "rectified"))
+        parts.append(("decoder", _Part(model, "decode"), codes, "codes", "rectified"))
     return [
         _export(module, folder / f"{name}.onnx", inputs, takes, gives)
         for name, module, inputs, takes, gives in parts

@@ -104,11 +104,9 @@ def _threshold(
     estimate = leave_one_out_threshold(examples)
     if estimate is not None:
         return estimate, "examples"
-    if model.calibration is not None and any(
-        point.far == far for point in model.calibration.points
-    ):
-        return model.calibration.at(far).threshold, "calibration"
-    return None, "none"
+    points = [] if model.calibration is None else model.calibration.points
+    thresholds = [point.threshold for point in points if point.far == far]
+    return (thresholds[0], "calibration") if thresholds else (None, "none")
 
 
 def classes_sheet(result: Classified) -> str:

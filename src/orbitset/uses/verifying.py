@@ -29,12 +29,7 @@ class Verdict:
 
 
 def verify_pair(
-    model: Model,
-    a: Path | str,
-    b: Path | str,
-    *,
-    far: float = FAR,
-    threshold: float | None = None,
+    model: Model, a: Path | str, b: Path | str, *, far: float = FAR, threshold: float | None = None
 ) -> Verdict:
     """Whether two images are nearer than a threshold: by default the model's for a false accept rate.
 
