@@ -30,6 +30,19 @@ def test_images_exactly_so_far_apart_are_not_near(frames, within):
     assert Near("frame", within).holds(factors, factors).tolist() == expected
 
 
+@given(st.lists(st.integers(0, 359), min_size=1, max_size=8), st.integers(1, 400))
+def test_on_a_circle_the_shorter_way_counts(angles, within):
+    factors = {"angle": torch.tensor(angles), "turn": torch.full((len(angles),), 360)}
+    apart = [[min(abs(a - b), 360 - abs(a - b)) for b in angles] for a in angles]
+    expected = [[distance < within for distance in row] for row in apart]
+    assert Near("angle", within, "turn").holds(factors, factors).tolist() == expected
+
+
+def test_rounding_brings_no_image_nearer():
+    factors = {"angle": torch.tensor([0.5, 0.7, 0.1 + 0.2, 0.1], dtype=torch.float64)}
+    assert Near("angle", 0.2).holds(factors, factors).sum() == 4
+
+
 @pytest.mark.parametrize(("rule", "by_hand"), RULES, ids=[repr(rule) for rule, _ in RULES])
 @given(queries=VALUES, gallery=VALUES)
 def test_rules_equal_a_loop(rule, by_hand, queries, gallery):
@@ -54,6 +67,7 @@ def test_rules_name_their_factors_and_can_be_read():
     assert repr(rule) == "(Same('person') & ~Same('view'))"
     assert Near("frame", 8).names == {"frame"}
     assert repr(Near("frame", 8)) == "Near('frame', 8)"
+    assert Near("frame", 8, "all").names == {"frame", "all"}
 
 
 def test_rules_are_not_put_together_with_words():

@@ -7,6 +7,7 @@ import torch
 from scipy.optimize import minimize
 
 from orbitset.evaluation import one_shot
+from orbitset.evaluation.exclusion import Near, Same
 from orbitset.evaluation.labelled import Labelled, draw_labelled_sets
 from orbitset.evaluation.one_shot import Accuracy, knn_accuracy, linear_probe_accuracy
 
@@ -173,6 +174,43 @@ def test_per_query_says_in_which_part_of_its_draws_a_query_was_right():
             right.append(predicted == int(queries.labels[query]))
         expected = float(np.mean(right)) if right else float("nan")
         assert found[query].item() == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("kind", ["random", "tied", "duplicate"])
+@pytest.mark.parametrize("entries", [200, 2**24])
+def test_one_labelled_image_of_each_class_equals_a_loop_with_exclusions(kind, entries, monkeypatch):
+    monkeypatch.setattr(one_shot, "_CHUNK_ENTRIES", entries)
+    codes, frame = random_set(kind=kind), torch.arange(40) // 4
+    rule = Same("thing") & Near("frame", 2)
+    factors = {"thing": codes.labels, "frame": frame}
+    accuracy = one_shot.one_shot_accuracy(codes, draws=7, seed=3, factors=factors, exclude=rule)
+    per_draw = []
+    for row_L in draw_labelled_sets(codes.labels, shots=1, draws=7, seed=3).tolist():
+        right = []
+        for query in range(40):
+            left = [
+                row
+                for row in row_L
+                if row != query
+                and not (
+                    codes.labels[row] == codes.labels[query] and abs(frame[row] - frame[query]) < 2
+                )
+            ]
+            if any(codes.labels[row] == codes.labels[query] for row in left):
+                examples, labels = codes.codes[left].tolist(), codes.labels[left].tolist()
+                predicted = predicted_by_loop(examples, labels, codes.codes[query].tolist(), 1)
+                right.append(predicted == int(codes.labels[query]))
+        per_draw.append(np.mean(right))
+    assert accuracy.per_draw.tolist() == pytest.approx(per_draw)
+    assert accuracy.score().mean == pytest.approx(np.mean(per_draw)) and accuracy.score().n == 7
+
+
+def test_draws_that_leave_no_query_are_not_counted():
+    codes = Labelled(torch.tensor([[0.0], [1.0], [9.0]]), torch.tensor([0, 0, 1]))
+    factors = {"view": torch.tensor([0, 0, 0])}
+    assert one_shot.one_shot_accuracy(codes, draws=5).per_draw.tolist() == [1.0] * 5
+    with pytest.raises(ValueError, match="no query is left to score: .* excluded"):
+        one_shot.one_shot_accuracy(codes, draws=5, factors=factors, exclude=Same("view"))
 
 
 def test_no_query_left_is_an_error():

@@ -1,5 +1,7 @@
 """Whole small runs on a manifest of made-up faces."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from orbitset.errors import ConfigError, DataError
 from orbitset.evaluation.exclusion import Same
+from orbitset.evaluation.labelled import draw_labelled_sets
 from orbitset.protocols import Numbers, raw_pixels
 from orbitset.results.row import best
 from orbitset.run_folder import Run
@@ -36,28 +39,57 @@ def test_scores_are_those_of_loops_over_all_pairs(small_faces):
     protocol = _protocol(small_faces())
     test = protocol.images.sides["te"]
     codes = protocol.held_out(raw_pixels)["te"]
-    found = protocol.score(codes, test)
+    found, unanswerable = protocol.score(codes, test)
     points, person = codes.codes.double().numpy(), test.factors["person"].numpy()
     view, light = (test.factors[name].numpy() for name in ("view", "light"))
     distance = ((points[:, None] - points) ** 2).sum(-1)
     upper = np.triu_indices(len(points), 1)
     same = person[:, None] == person
-    assert found["auc"] == pytest.approx(roc_auc_score(same[upper], -distance[upper]), abs=1e-12)
+    assert found["auc"].mean == pytest.approx(
+        roc_auc_score(same[upper], -distance[upper]), abs=1e-12
+    )
     right = []
     for query in range(len(points)):
         near = (person == person[query]) & ((view == view[query]) | (light == light[query]))
         allowed = np.flatnonzero(~near)
         nearest = allowed[distance[query, allowed].argmin()]
         right.append(person[nearest] == person[query])
-    assert found["top1"] == np.mean(right)
-    assert found["unanswerable"] == 0
+    assert found["top1"].mean == np.mean(right)
+    assert unanswerable == 0
+    assert found["accuracy"].n == 100 and found["accuracy"].repeated == "draws"
+    near = (person[:, None] == person) & ((view[:, None] == view) | (light[:, None] == light))
+    right = []
+    for row_L in draw_labelled_sets(codes.labels, shots=1, draws=100).numpy():
+        allowed = ~near[:, row_L]
+        is_scored = (allowed & same[:, row_L]).any(1)
+        nearest = row_L[np.where(allowed, distance[:, row_L], np.inf).argmin(1)]
+        right.append((person[nearest] == person)[is_scored].mean())
+    assert found["accuracy"].mean == pytest.approx(np.mean(right), abs=1e-12)
+
+
+def test_neighbours_are_excluded_from_retrieval_and_one_shot(small_faces):
+    config = small_faces()
+    images = open_images(config, "cpu")
+    scores = {}
+    for exclude in ("light", "light:0.5", "light:1step:circular"):
+        evaluation = replace(config.evaluation, exclude=(exclude, "view"))
+        protocol = build_protocol(replace(config, evaluation=evaluation), images)
+        if exclude != "light:1step:circular":  # of two lights, it leaves none
+            scores[exclude] = protocol.scores(protocol.held_out(raw_pixels), raw_pixels)
+    assert scores["light"] == scores["light:0.5"]
+    assert "Near('number of light', 1.5, 'period of light')" in repr(protocol.rule)
+    with pytest.raises(DataError, match="with the same view, or up to 1 step away in light .circ"):
+        protocol.scores(protocol.held_out(raw_pixels), raw_pixels)
+    evaluation = replace(config.evaluation, exclude=("view:1step",))
+    with pytest.raises(DataError, match="no value of view is a number"):
+        build_protocol(replace(config, evaluation=evaluation), images)
 
 
 def test_records_hold_both_sides_and_the_best_is_the_kept_models(finished):
     records = finished.records()
     assert [record["epoch"] for record in records] == [0, 1, 3]
     for record in records:
-        for name in ("auc", "top1"):
+        for name in ("auc", "top1", "accuracy"):
             assert [len(record[name][side]) for side in ("va", "te")] == [1, 1]
             assert record[name]["mean"] == record[name]["te"][0]
     model, _, judge = load_run(finished)

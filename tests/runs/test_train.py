@@ -160,8 +160,9 @@ def test_every_method_trains_on_observed_orbits(tmp_path, small_faces, method):
     run = Run(tmp_path / "run")
     results = train(small_faces(method, "train.epochs=1", "train.evaluate_at=0.5"), run)
     found = {(row["method"], row["metric"]) for row in results["rows"]}
-    wanted = {(m, name) for m in ("pixels", "untrained", method) for name in ("auc", "top1")}
-    assert found == wanted | {(method, "auc_stopped"), (method, "top1_stopped")}
+    names = ("auc", "top1", "accuracy")
+    wanted = {(m, name) for m in ("pixels", "untrained", method) for name in names}
+    assert found == wanted | {(method, f"{name}_stopped") for name in names}
     assert run.is_finished
 
 

@@ -42,6 +42,14 @@ CanonicalOption = Annotated[
     str | None,
     Option(help="Which member of an orbit is its target: view=front, first, middle or medoid."),
 ]
+ExcludeOption = Annotated[
+    str | None,
+    Option(
+        help="What retrieval leaves out among images of the query's label: those with its value of "
+        "a column (light), those near to it in one (view:2steps, angle:30, angle:30:360), or none. "
+        "The default is printed."
+    ),
+]
 CropsOption = Annotated[
     Path | None,
     Option(help="The part of each image to use: a CSV file of boxes, or a folder of landmarks."),

@@ -8,10 +8,13 @@ Shapes: Q queries, G images they are compared with.
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 Factors = Mapping[str, Tensor]
-"""An int64 number per image for each named factor; equal numbers mean the same person, view, light …"""
+"""A number per image for each named factor; equal numbers mean the same person, view, light …"""
+_ROUNDING = 1e-9
+"""Numbers that differ by this share less than a limit are as far apart as the limit"""
 
 
 class Rule:
@@ -73,18 +76,27 @@ class Same(Rule):
 class Near(Rule):
     """Two images have numbers of a factor that differ by less than `within`, such as frames of one moment.
 
+    On a circle numbers begin anew after a period, such as 360 degrees, which is a factor too.
+
     >>> import torch
-    >>> frames = {"frame": torch.tensor([0, 5, 20])}
+    >>> frames = {"frame": torch.tensor([0, 5, 20]), "all": torch.tensor([24, 24, 24])}
     >>> Near("frame", 8).holds(frames, frames).int().tolist()
     [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    >>> Near("frame", 8, "all").holds(frames, frames).int().tolist()
+    [[1, 1, 1], [1, 1, 0], [1, 0, 1]]
     """
 
-    def __init__(self, factor: str, within: int) -> None:
-        super().__init__(
-            f"Near({factor!r}, {within})",
-            frozenset({factor}),
-            lambda queries, gallery: (queries[factor][:, None] - gallery[factor]).abs() < within,
-        )
+    def __init__(self, factor: str, within: float, period: str | None = None) -> None:
+        def holds(queries: Factors, gallery: Factors) -> Tensor:
+            distance = (queries[factor].double()[:, None] - gallery[factor]).abs()
+            if period is not None:
+                around = queries[period].double()[:, None]
+                distance = distance.remainder(around)
+                distance = torch.minimum(distance, around - distance)
+            return distance < within - _ROUNDING * within
+
+        text = ", ".join([repr(factor), f"{within:g}", *([repr(period)] if period else [])])
+        super().__init__(f"Near({text})", frozenset({factor, *([period] if period else [])}), holds)
 
 
 def check_factors(rule: Rule, factors: Factors, num: int) -> None:

@@ -32,6 +32,7 @@ from orbitset.orbits.observed import (
 )
 from orbitset.protocols.contract import Encode, Parts
 from orbitset.protocols.encoding import ENCODE_BATCH
+from orbitset.protocols.exclusions import Exclusion
 from orbitset.seeds import stable_seed
 
 
@@ -190,8 +191,9 @@ class ObservedSplit:
         self.source, self.config, self.device = opened.source, orbits, device
         self.is_private = is_private
         loaded, opened.observed = opened.observed, None
+        excluded = [Exclusion.parse(text).factor for text in parts.exclude]
         images, self.left_out = loaded or opened.source.load_observed(
-            grouping(orbits, (parts.split_by, *parts.exclude)),
+            grouping(orbits, (parts.split_by, *excluded)),
             decoding(orbits, video, is_private=is_private, device=device),
             on_progress,
         )

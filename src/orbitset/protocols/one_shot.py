@@ -175,7 +175,7 @@ class OneShot(Protocol):
             if self._halves is not None:
                 validation, test = self._halves.scores(accuracy.per_query)
                 sides = {"va": validation, "te": test}
-            scores[MEASURES[metric]] = _score(accuracy, sides)
+            scores[MEASURES[metric]] = accuracy.score(sides)
         return scores | at_margin(encode, self.images.test, self.margin)
 
     def figures(self, model: Encoder, encode: Encode) -> dict[str, Tensor]:
@@ -208,16 +208,16 @@ class OneShot(Protocol):
         for shots, task in tasks.items():
             name = "accuracy" if shots == 1 else f"accuracy_{shots}shot"
             for metric, accuracy in task.scores(encode, get_args(Metric), queries).items():
-                scores[name + _SUFFIX[metric]] = _score(accuracy)
+                scores[name + _SUFFIX[metric]] = accuracy.score()
         gallery = self._gallery(encode, numbers.gallery_images or 5_000)
         if neighbours > len(gallery):
             raise ConfigError(f"k is {neighbours} but only {len(gallery)} images are labelled")
         for metric in get_args(Metric):
             nearest = knn_accuracy(gallery, queries, k=neighbours, metric=metric)
-            scores[f"knn{neighbours}_accuracy{_SUFFIX[metric]}"] = _score(nearest)
+            scores[f"knn{neighbours}_accuracy{_SUFFIX[metric]}"] = nearest.score()
         if len(gallery.labels.unique()) > 1:
             say("fitting the linear probe")
-            scores["probe_accuracy"] = _score(linear_probe_accuracy(gallery, queries))
+            scores["probe_accuracy"] = linear_probe_accuracy(gallery, queries).score()
         return scores
 
     def _gallery(self, encode: Encode, num: int) -> Labelled:
@@ -239,14 +239,3 @@ def transformed_pairs(test: AffineOrbits, encode: Encode) -> tuple[Labelled, str
     return Labelled(
         codes, orbit
     ), "transformed test images, where versions of one image are the same thing"
-
-
-def _score(accuracy: Accuracy, sides: Mapping[str, list[float]] | None = None) -> Score:
-    return Score(
-        mean=accuracy.mean,
-        sd=accuracy.sd,
-        interval=accuracy.interval,
-        n=len(accuracy.per_draw),
-        repeated="draws",
-        sides=sides or {},
-    )

@@ -1,7 +1,8 @@
 """Verification and retrieval on observed orbits: the paper's experiment on faces.
 
 Verification is the AUC over all pairs of held-out images. Retrieval is top-1: how often the nearest image has
-the query's label, after exclusions of images that would be too easy to find.
+the query's label, after exclusions of images that would be too easy to find. For one-shot accuracy one image
+of each label is a labelled example, with the same exclusions.
 """
 
 from collections.abc import Mapping
@@ -19,16 +20,19 @@ from orbitset.errors import ConfigError, DataError
 from orbitset.evaluation.clustering import cluster_scores
 from orbitset.evaluation.exclusion import Near, Rule, Same
 from orbitset.evaluation.labelled import Labelled, Metric
+from orbitset.evaluation.one_shot import Accuracy, one_shot_accuracy
 from orbitset.evaluation.retrieval import Retrieval, retrieve
 from orbitset.evaluation.score import Score
 from orbitset.evaluation.verification import verify
 from orbitset.orbits.observed import group_orbits
 from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, Scores, in_words
+from orbitset.protocols.exclusions import Exclusion
+from orbitset.protocols.exclusions import in_words as left_out_in_words
 from orbitset.protocols.figures import to_uint8, tsne_points
 from orbitset.protocols.images import ObservedSplit
 from orbitset.seeds import stream
 
-MEASURES = ("auc", "top1")
+MEASURES = ("auc", "top1", "accuracy")
 _STRIP_ROWS = 4
 _MISTAKES = 2
 _MOST_TSNE_POINTS = 2_600
@@ -38,6 +42,8 @@ _MOST_CALIBRATED = 4_000
 """Images on which thresholds are measured, at most"""
 _MOST_NAMED = 4
 """Values that are named one by one, at most"""
+_DRAWS, _FEWEST_DRAWS, _MOST_COMPARISONS = 100, 10, 2**27
+"""Draws of labelled images; fewer, where queries are compared with very many of them"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +57,12 @@ class PairsSettings:
     validation: tuple[str, ...] = ()
     """For early stopping; without them, the end of training is evaluated"""
     exclude: tuple[str, ...] = ()
-    """Retrieval excludes images of the query's label that share one of these factors with it"""
+    """Retrieval excludes images of the query's label that share one of these factors with it, or that are
+    its neighbours in one: light, view:2steps, view:2steps:circular, angle:30 or angle:30:360"""
     apart: int = bounded(0, at_least=0)
     """Retrieval excludes frames of the query's video that are nearer to it than this many frames"""
     seed: int = 0
-    """Random seed of the figures"""
+    """Random seed of the figures and of the labelled images"""
     pictures: int = bounded(40, at_least=0)
     """Number of queries in the figures; 0 for none"""
     tsne_labels: int = bounded(10, at_least=0)
@@ -63,6 +70,8 @@ class PairsSettings:
 
     def __post_init__(self) -> None:
         check_fields(self, "evaluation")
+        for text in self.exclude:
+            Exclusion.parse(text)
         for name in ("train", "test"):
             if not getattr(self, name):
                 raise ConfigError(f"evaluation.{name} is empty; give values of {self.split_by}")
@@ -73,6 +82,10 @@ class PairsSettings:
                 f"{self.split_by} {', '.join(twice)} is in two of evaluation.train, validation and test; "
                 "what is tested on must not be trained on"
             )
+
+    @property
+    def exclusions(self) -> list[Exclusion]:
+        return [Exclusion.parse(text) for text in self.exclude]
 
     @property
     def can_keep_best(self) -> bool:
@@ -90,8 +103,9 @@ class Pairs(Protocol):
     about = About(
         how="Verification: AUC over all pairs of held-out images, by their squared distance. Retrieval: "
         "top-1, how often the nearest held-out image shows the same, after exclusions of images that would "
-        "be too easy to find.",
-        measures=in_words("auc", "top1"),
+        "be too easy to find. One-shot: one random image of each thing is labelled, and the others get the "
+        "label of the nearest, after the same exclusions.",
+        measures=in_words(*MEASURES),
         curves=MEASURES,
         kept_by="top1",
         about_tests="Every seed is a training of its own on the same images: what other images would\n"
@@ -112,19 +126,29 @@ class Pairs(Protocol):
             tested_share=len(settings.test) / len(settings.train),
             has_swapped_sides=bool(settings.validation),
         )
+        self._compared(images.sides["te"])  # refuses neighbours in a factor without numbers
 
     @property
     def rule(self) -> Rule | None:
-        """The exclusions of retrieval: images of the query's label that share a factor with it, and frames
-        near to it."""
+        """The exclusions of retrieval: images of the query's label that share a factor with it or are its
+        neighbours in one, and frames near to it."""
         shared: Rule | None = None
-        for factor in self.settings.exclude:
-            shared = Same(factor) if shared is None else shared | Same(factor)
+        for exclusion in self.settings.exclusions:
+            shared = exclusion.rule if shared is None else shared | exclusion.rule
         rule = None if shared is None else Same(self.images.label) & shared
         if not self.settings.apart:
             return rule
         moment = Same("video") & Near("frame", self.settings.apart)
         return moment if rule is None else rule | moment
+
+    def _compared(self, images: ObservedImages) -> dict[str, Tensor]:
+        """The factors by which images are excluded."""
+        factors = dict(images.factors)
+        for exclusion in self.settings.exclusions:
+            factors |= exclusion.numbers(images, self.images.label)
+        if self.settings.apart:
+            factors["frame"] = frames_of(images)
+        return factors
 
     def held_out(self, encode: Encode) -> dict[str, Labelled]:
         return {
@@ -136,45 +160,65 @@ class Pairs(Protocol):
             side: self.score(codes[side], images) for side, images in self.images.sides.items()
         }
         scores: dict[str, Score | float] = {}
-        for name in MEASURES:
-            sides = {side: [values[name]] for side, values in by_side.items()}
-            scores[name] = Score(mean=by_side["te"][name], sides=sides if "va" in sides else {})
-        if unanswerable := by_side["te"]["unanswerable"]:
+        for name, score in by_side["te"][0].items():
+            sides = {side: [values[name].mean] for side, (values, _) in by_side.items()}
+            scores[name] = replace(score, sides=sides if "va" in sides else {})
+        if unanswerable := by_side["te"][1]:
             scores["unanswerable"] = unanswerable
         return scores
 
-    def score(self, codes: Labelled, images: ObservedImages) -> dict[str, float]:
-        """AUC and top-1, and the number of queries that have nothing to find."""
+    def score(self, codes: Labelled, images: ObservedImages) -> tuple[dict[str, Score], int]:
+        """AUC, top-1 and one-shot accuracy, and the number of queries that have nothing to find."""
         retrieval = self.retrieved(codes, images)
         if retrieval.num_unanswerable == len(codes):
+            left_out = left_out_in_words(self.settings.exclude) or "near in time"
             raise DataError(
-                f"no test image has another of its {self.images.label} to find, once those that share its "
-                f"{' or '.join(self.settings.exclude)} are left out",
-                hint="name fewer factors in evaluation.exclude",
+                f"no test image has another of its {self.images.label} to find, once those {left_out} "
+                "are left out",
+                hint="exclude less: --exclude none, or fewer factors in evaluation.exclude",
             )
         try:
-            auc = verify(codes, fars=()).auc
+            scores = {
+                "auc": Score(mean=verify(codes, fars=()).auc),
+                "top1": Score(mean=retrieval.precision_at(1)),
+                "accuracy": self.one_shot(codes, images).score(),
+            }
         except ValueError as error:
             raise DataError(f"the test images cannot be scored: {error}") from None
-        return {
-            "auc": auc,
-            "top1": retrieval.precision_at(1),
-            "unanswerable": retrieval.num_unanswerable,
-        }
+        return scores, retrieval.num_unanswerable
 
     def retrieved(self, codes: Labelled, images: ObservedImages, **options: Any) -> Retrieval:
         """Retrieval of every image among the others, with the experiment's exclusions."""
-        factors = {name: ids.to(codes.codes.device) for name, ids in images.factors.items()}
-        if self.settings.apart:
-            factors["frame"] = frames_of(images).to(codes.codes.device)
-        return retrieve(codes, factors=factors, exclude=self.rule, **options)
+        return retrieve(codes, factors=self._factors(codes, images), exclude=self.rule, **options)
+
+    def one_shot(
+        self, codes: Labelled, images: ObservedImages, metric: Metric = "euclidean"
+    ) -> Accuracy:
+        """One-shot accuracy with the experiment's exclusions."""
+        num_labels = len(codes.labels.unique())
+        draws = _MOST_COMPARISONS // (len(codes) * num_labels)
+        return one_shot_accuracy(
+            codes,
+            draws=min(_DRAWS, max(_FEWEST_DRAWS, draws)),
+            seed=self.settings.seed,
+            metric=metric,
+            factors=self._factors(codes, images),
+            exclude=self.rule,
+        )
+
+    def _factors(self, codes: Labelled, images: ObservedImages) -> dict[str, Tensor]:
+        """The factors by which images are excluded, where their codes are."""
+        compared = self._compared(images)
+        return {name: ids.to(codes.codes.device) for name, ids in compared.items()}
 
     def rows(self, records: list[dict[str, Any]]) -> dict[str, Score]:
         """The scores by early stopping, if there are validation images."""
         if "va" not in self.images.sides or len(records) < 2:
             return {}
         stopped = {
-            name: max(records[1:], key=lambda record: record[name]["va"][0]) for name in MEASURES
+            name: max(records[1:], key=lambda record: record[name]["va"][0])
+            for name in MEASURES
+            if name in records[0]
         }
         return {
             f"{name}_stopped": replace(
@@ -275,7 +319,7 @@ class Pairs(Protocol):
         images = self.images.sides["te"]
         say(f"encoding {len(images):,} test images and comparing all pairs")
         codes = self.images.encode(encode, images)
-        scores: dict[str, float] = {}
+        scores: dict[str, Score | float] = {}
         for metric in get_args(Metric):
             suffix = "" if metric == "euclidean" else f"_{metric}"
             verified = verify(codes, metric=metric, fars=_FARS)
@@ -287,9 +331,13 @@ class Pairs(Protocol):
             scores[f"top1{suffix}"] = retrieval.precision_at(1)
             scores[f"top{_TOP}{suffix}"] = retrieval.precision_at(_TOP)
             scores[f"map{suffix}"] = retrieval.mean_average_precision
+            scores[f"accuracy{suffix}"] = self.one_shot(codes, images, metric).score()
         if retrieval.num_unanswerable:
             say(f"{retrieval.num_unanswerable:,} queries have nothing to find and are not scored")
         say("clustering")
         clusters = cluster_scores(codes)
         scores |= {"nmi": clusters.nmi, "ari": clusters.ari}
-        return {name: Score(mean=value) for name, value in scores.items()}
+        return {
+            name: value if isinstance(value, Score) else Score(mean=value)
+            for name, value in scores.items()
+        }

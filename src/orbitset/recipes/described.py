@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from orbitset.protocols.exclusions import Exclusion, in_words
 from orbitset.recipes.experiment import Experiment
 
 
@@ -15,8 +16,9 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
     validation = f"{_few(evaluation.validation)} to validate, " if evaluation.validation else ""
     left_out = ""
     if evaluation.exclude:
-        exclude = " or ".join(evaluation.exclude)
-        left_out = f"images of the same {orbits.label} with the same {exclude}"
+        left_out = f"images of the same {orbits.label} {in_words(evaluation.exclude)}"
+        if any(Exclusion.parse(text).has_neighbours for text in evaluation.exclude):
+            left_out += ": neighbours are nearly the same picture (--exclude none keeps them)"
     elif evaluation.apart:
         left_out = f"frames nearer than {evaluation.apart}"
     size = "the images' own size" if orbits.size_px is None else f"{orbits.size_px} px"

@@ -19,6 +19,7 @@ from orbitset.errors import ConfigError, DataError, check_choice
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.protocols import PairsSettings
 from orbitset.protocols.images import Opened, decoding, grouping
+from orbitset.recipes.exclusions import excluded
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.length import evaluated_often
 from orbitset.recipes.outside_loss import method_named
@@ -54,6 +55,8 @@ class OrbitOptions:
     """factor=train/test or factor=train/validation/test, with values between commas"""
     test: str | None = None
     """factor=values to test on; images with other values are trained on"""
+    exclude: Sequence[str] | None = None
+    """What retrieval leaves out among images of a label; `none` for nothing"""
     crops: str | None = None
     augment: bool | None = None
     """Whether images change in training"""
@@ -288,7 +291,7 @@ def _evaluation(
         train=train,
         validation=validation,
         test=test,
-        exclude=_too_alike(table.where(by, test), orbits, by),
+        exclude=excluded(table, orbits, by, test, options.exclude),
     )
 
 
@@ -326,19 +329,6 @@ def _random_split(table: ImageTable, label: str) -> Parts:
     places = (order[num_held_out:], order[num_test:num_held_out], order[:num_test])
     train, validation, test = (tuple(sorted(values[at] for at in part)) for part in places)
     return train, validation, test
-
-
-def _too_alike(table: ImageTable, orbits: ObservedConfig, split_by: str) -> tuple[str, ...]:
-    """The factors of the orbits by which two images of a label can be alike: those that vary within one."""
-    assert orbits.label is not None
-    labels = table.columns[orbits.label]
-    factors = [*orbits.orbit, *(orbits.target or ())[:1]]
-    return tuple(
-        name
-        for name in factors
-        if name not in (orbits.label, split_by)
-        and len(set(zip(labels, table.columns[name], strict=True))) > len(set(labels))
-    )
 
 
 def _values(text: str) -> tuple[str, ...]:

@@ -121,7 +121,8 @@ def compare(
             for label, of_group in scores.items()
         ]
     own = [name.partition(":")[2] for name in first.config.measures]
-    drawn = [name for name in (*protocol.curves, *own) if name not in alone]
+    shared = {row.metric for row in rows}
+    drawn = [name for name in (*protocol.curves, *own) if name in shared]
     return Compared(
         rows=rows,
         tests=tests,

@@ -220,6 +220,8 @@ class Judge:
         last = best(records, self.kept_by, is_begun=is_begun) if config.keeps_best else records[-1]
         rows: list[Row] = []
         for name, score in pixels.items():
+            if isinstance(score, Score) and name not in last:
+                continue  # a run that was begun before there was this measure
             if isinstance(score, Score):
                 rows.append(self._row("pixels", name, score, pixels))
                 first = records[0].get("frozen", records[0])

@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+
+from orbitset.datasets.table import ImageTable
+from orbitset.recipes.exclusions import neighbours
+
+
+def found(values):
+    """What is left out of a table of two things that have these values of a factor each."""
+    columns = {"thing": ["x"] * len(values) + ["y"] * len(values), "factor": [*values, *values]}
+    columns = {name: tuple(map(str, column)) for name, column in columns.items()}
+    table = ImageTable.numbered(
+        "t.csv", Path(), [str(at) for at in range(2 * len(values))], columns
+    )
+    return [str(exclusion) for exclusion in neighbours(table, ["thing"])]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (range(6), "factor:1step"),
+        (range(0, 360, 36), "factor:1step:circular"),
+        (range(-180, 180, 10), "factor:4steps:circular"),
+        (range(0, 361, 10), "factor:4steps:circular"),
+        (range(-90, 91, 15), "factor:1step"),
+        (range(41), "factor:5steps"),
+        ([22.5 * at for at in range(8)], "factor:1step"),
+        (
+            [f"{part}_{at:03}" for part in ("test", "train") for at in (1, 2, 5, 6, 9, 30)],
+            "factor:1step",
+        ),
+    ],
+)
+def test_an_eighth_of_what_is_in_order_is_left_out(values, expected):
+    assert found(values) == [expected]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        range(5),
+        ["left", "front", "right", "up", "down", "back"],
+        [at // 2 for at in range(12)],
+        [f"Font-{name}" for name in "abcdefgh"],
+        [348, 348, 348, 348, 348, 348, 300, 500],
+        [*range(5), "front", "back", "top"],
+    ],
+)
+def test_what_orders_nothing_leaves_out_nothing(values):
+    assert found(values) == []
+
+
+def test_measurements_that_no_two_things_share_are_no_order():
+    values = [0.5, 1.25, 1.5, 2.75, 3.5, 4.25]
+    measured = [str(value + 0.37 * thing) for thing in (1, 2) for value in values]
+    columns = {"thing": ("x",) * 6 + ("y",) * 6, "sharpness": tuple(measured)}
+    table = ImageTable.numbered("t", Path(), [str(at) for at in range(12)], columns)
+    assert neighbours(table, ["thing"]) == []
+
+
+def test_one_order_under_two_names_is_left_out_once():
+    names = [f"r_{at}" for at in range(8)]
+    columns = {
+        "thing": ("x",) * 8 + ("y",) * 8,
+        "view": (*names, *names),
+        "frame": tuple(str(at) for at in (*range(8), *range(8))),
+        "shot": tuple(str(at) for at in (*range(8), *range(7, -1, -1))),
+    }
+    table = ImageTable.numbered("t", Path(), [str(at) for at in range(16)], columns)
+    assert [str(found) for found in neighbours(table, ["thing"])] == ["view:1step", "shot:1step"]
+    assert [str(found) for found in neighbours(table, ["thing"], {"view", "shot"})] == [
+        "frame:1step"
+    ]
