@@ -25,15 +25,11 @@ def identities(points_ND: Tensor) -> Tensor:
     hash_N = torch.cat(
         [((points_ND[c] + 0.0).view(torch.int64) * factors_D).sum(1) for c in chunks]
     )
-    place_N = hash_N.unique(return_inverse=True)[1]
-    if not all(_are_equal(points_ND, c, _first_of(place_N)) for c in chunks):
-        place_N = points_ND.unique(dim=0, return_inverse=True)[1]
-    return _first_of(place_N)
-
-
-def _are_equal(points_ND: Tensor, rows: Tensor, first_N: Tensor) -> bool:
-    others = rows[first_N[rows] != rows]
-    return torch.equal(points_ND[others], points_ND[first_N[others]])
+    first_N = _first_of(hash_N.unique(return_inverse=True)[1])
+    others = [c[first_N[c] != c] for c in chunks]
+    if all(torch.equal(points_ND[rows], points_ND[first_N[rows]]) for rows in others):
+        return first_N
+    return _first_of(points_ND.unique(dim=0, return_inverse=True)[1])
 
 
 def _first_of(place_N: Tensor) -> Tensor:
