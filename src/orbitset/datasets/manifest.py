@@ -20,6 +20,8 @@ from orbitset.errors import DataError
 
 _BOX = ("left", "top", "right", "bottom")
 _DRIVE = re.compile("[A-Za-z]:(/|$)")
+_BROKEN = re.compile("[\ud800-\udfff]")
+"""What bytes that are not UTF-8 were kept as"""
 
 
 def read_manifest(
@@ -79,7 +81,7 @@ def _fault(
     cells: dict[str, str], root: Path, needed: Sequence[str], row_of: dict[str, int], number: int
 ) -> str | None:
     """What is wrong with a row, if anything; notes its path in `row_of`."""
-    broken = next((name for name, text in cells.items() if not _is_text(text)), None)
+    broken = next((name for name, text in cells.items() if _BROKEN.search(text)), None)
     if broken is not None:
         return f"its {broken} is not UTF-8"
     if not cells["path"]:
@@ -121,17 +123,8 @@ def _slashed(path: str) -> str:
     return path.replace("\\", "/")
 
 
-def _is_text(text: str) -> bool:
-    """Whether all of it could be decoded; what could not was kept as lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _check_header(path: Path, header: Sequence[str], factors: Sequence[str]) -> None:
-    broken = next((at for at, name in enumerate(header, 1) if not _is_text(name)), None)
+    broken = next((at for at, name in enumerate(header, 1) if _BROKEN.search(name)), None)
     if broken is not None:
         raise DataError(
             f"{path}: the name of column {broken} is not UTF-8", hint="save it as UTF-8"

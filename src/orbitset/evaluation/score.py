@@ -27,12 +27,12 @@ class Score:
     epoch: float | None = None
     """The epoch of the chosen checkpoint, if training was stopped early"""
 
-    def to_json(self, *, with_sides: bool = True) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = {"mean": self.mean, "sd": self.sd}
         if self.interval is not None:
             values |= dict(zip(("low", "high"), self.interval, strict=True))
         values |= {"n": self.n, "repeated": self.repeated}
-        return values | {name: list(side) for name, side in self.sides.items() if with_sides}
+        return values | {name: list(side) for name, side in self.sides.items()}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Score":
