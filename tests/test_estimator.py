@@ -200,3 +200,20 @@ def test_a_setting_that_the_loss_does_not_have_is_refused(patterns):
         ValueError, match="choose OJ, OT, OE, EX, AE, IN, IN.R, .* or a loss of your own"
     ):
         _encoder(method="ST").fit(images, orbits)
+
+
+def test_codes_ignore_a_factor(patterns):
+    images, orbits = patterns
+    light = np.arange(48) % 2
+    images = images * np.array([0.3, 1.0])[light][:, None, None]
+    own = [orbits * 2 + light]  # nothing asks for codes that are equal in both lights
+    plain = _encoder(code_size=8).fit(images, *own)
+    encoder = _encoder(code_size=8).fit(images, *own, ignore=light)
+    assert np.array_equal(encoder.codes_, encoder.transform(images))
+    differences = [
+        np.linalg.norm(codes[light == 0].mean(0) - codes[light == 1].mean(0))
+        for codes in (encoder.codes_, plain.codes_)
+    ]
+    assert differences[0] < differences[1] / 2
+    with pytest.raises(ValueError, match="ignore have shape"):
+        _encoder().fit(images, orbits, ignore=light[:5])

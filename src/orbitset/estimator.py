@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from orbitset.config import from_dict
 from orbitset.encoders import EncoderConfig, build_encoder
 from orbitset.encoders.contrast import Contrast
+from orbitset.encoders.erasing import erase, telling_directions
 from orbitset.errors import ConfigError
 from orbitset.orbits import ObservedOrbits, OrbitBatches
 from orbitset.orbits.augmentation import Augmentation
@@ -107,12 +108,19 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.random_state = random_state
         self.device = device
 
-    def fit(self, X: ArrayLike, orbits: Orbits = None, y: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        orbits: Orbits = None,
+        y: ArrayLike | None = None,
+        *,
+        ignore: ArrayLike | None = None,
+    ) -> Self:
         """Learn from images and their orbits, which are any values, or a function from an image to its orbit.
 
         Images of orbit -1 are left out. Without orbits, labels `y` take their place; without both, every
         image is an orbit of its own. With `classify_weight`, labels are learned beside orbits; -1 means that
-        an image has no label.
+        an image has no label. Codes do not tell the values in `ignore` apart, such as the lights of images.
         """
         method = self._method()
         labels = y if self.classify_weight else None
@@ -128,6 +136,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             orbits = [orbits(image.copy()) for image in np.asarray(X)]
         orbit_N = _numbered(orbits, len(images))
         label_N = None if labels is None else _numbered(labels, len(images), "labels")
+        ignored_N = None if ignore is None else _numbered(ignore, len(images), "ignore")
         seed = int(check_random_state(self.random_state).randint(2**31))
         self._scale(images)
         batches = self._batches(images, orbit_N, label_N, seed)
@@ -146,6 +155,10 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         )
         self.network_.eval()
         self.codes_ = self._encode(images)
+        if ignored_N is not None:
+            arrays = (self.codes_, ignored_N, orbit_N)
+            erase(self.network_, telling_directions(*map(torch.from_numpy, arrays)))
+            self.codes_ = self._encode(images)
         self._n_features_out = self.code_size
         return self
 

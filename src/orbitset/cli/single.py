@@ -117,6 +117,13 @@ def train(
         str | None,
         Option(help="Column with class labels, blank where unknown; adds a classification loss."),
     ] = None,
+    ignore: Annotated[
+        str | None,
+        Option(
+            help="Columns that are not to matter, such as light,session: what tells their values apart is "
+            "removed from the codes."
+        ),
+    ] = None,
     split: Annotated[
         str | None,
         Option(
@@ -191,6 +198,7 @@ def train(
             canonical=canonical,
             label=label,
             classes=classes,
+            ignore=listed(ignore),
             split=split,
             test=test,
             exclude=listed(exclude),

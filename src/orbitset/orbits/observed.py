@@ -51,6 +51,8 @@ class ObservedConfig:
     """A factor of the orbits that orbits of a batch share, so that it does not tell them apart"""
     alike_values: int = bounded(1, at_least=1)
     """How many values of that factor a batch has, in equal parts"""
+    ignore: tuple[str, ...] = ()
+    """Factors that codes are not to tell; what does is projected out of them"""
     min_members: int = bounded(2, at_least=1)
     """An orbit with fewer members is a problem"""
     on_problem: OnProblem = "stop"
@@ -76,6 +78,11 @@ class ObservedConfig:
                 f"or as {', '.join(kinds)}"
             )
         self._check_alike()
+        for factor in self.ignore:
+            if factor in (self.label, self.classes):
+                raise ConfigError(
+                    f"{factor} is to be recognised and to be ignored; leave it out of orbits.ignore"
+                )
 
     def _check_alike(self) -> None:
         if self.alike is None:

@@ -193,7 +193,7 @@ class ObservedSplit:
         loaded, opened.observed = opened.observed, None
         excluded = [Exclusion.parse(text).factor for text in parts.exclude]
         images, self.left_out = loaded or opened.source.load_observed(
-            grouping(orbits, (parts.split_by, *excluded)),
+            grouping(orbits, (parts.split_by, *excluded, *orbits.ignore)),
             decoding(orbits, video, is_private=is_private, device=device),
             on_progress,
         )

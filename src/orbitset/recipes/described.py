@@ -39,6 +39,7 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
         *parts,
         *([f"retrieval leaves out {left_out}"] if left_out else []),
         *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
+        *([f"codes ignore {', '.join(orbits.ignore)}"] if orbits.ignore else []),
         f"{size}, {'colour' if orbits.is_colour else 'grey'}; batches of {orbits.orbits_per_batch} orbits x "
         f"{orbits.members_per_batch} members{alike}; {epochs}",
         *([f"images change in training: {orbits.augmentation}"] if orbits.augmentation else []),

@@ -51,6 +51,8 @@ class OrbitOptions:
     """The factor that is recognised"""
     classes: str | None = None
     """A factor with class labels, which are learned beside the orbits"""
+    ignore: Sequence[str] | None = None
+    """Factors that codes are not to tell"""
     split: str | None = None
     """factor=train/test or factor=train/validation/test, with values between commas"""
     test: str | None = None
@@ -104,12 +106,14 @@ def observed_images(
         )
     table.require(orbit)
     label = options.label or ("label" if "label" in table.columns else orbit[0])
-    table.require([label, *([options.classes] if options.classes else [])])
+    ignore = tuple(dict.fromkeys(options.ignore or ()))
+    table.require([label, *([options.classes] if options.classes else []), *ignore])
     orbits = ObservedConfig(
         orbit=tuple(orbit),
         canonical=options.canonical or "medoid",
         label=label,
         classes=options.classes,
+        ignore=ignore,
         size_px=fitting_size(table),
         is_colour=is_coloured(table),
         crops=options.crops,
@@ -198,6 +202,9 @@ def _experiment(
         members = orbits.members_per_batch
     per_batch = max(1, round(method.images_per_batch / members))
     orbits = replace(orbits, orbits_per_batch=min(per_batch, num_orbits), members_per_batch=members)
+    shared = [factor for factor in orbits.ignore if factor in orbits.orbit]
+    if shared and orbits.alike is None and orbits.orbits_per_batch > 1:
+        orbits = replace(orbits, alike=shared[0], alike_values=2)
     config = Experiment(
         name=_name(source),
         data=source.spec,

@@ -33,11 +33,14 @@ def built(config: Experiment, model: Encoder) -> Experiment:
 def begin(
     config: Experiment, model: Encoder, images: Images, judge: Judge, note: Callable[[str], None]
 ) -> None:
-    """Give a new network what it begins with; nothing where that is random weights."""
+    """Give a new network what it begins with; nothing where that is random weights. Codes of a training that is to
+    ignore factors are scored before they do."""
     if config.init is not None:
         begin_with_model(model, config.encoder, config.init)
     elif config.begins_frozen:
         begin_with_features(config, model, images, judge, note)
+    if judge.ignoring is not None and judge.frozen is None:
+        judge.frozen = judge.scores(judge.encoding(model.eval()))
 
 
 def begin_with_model(model: Encoder, encoder: EncoderConfig, folder: str) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from orbitset.recipes.experiment import Experiment, check_experiment, protocol_n
 from orbitset.recipes.losses import build_loss
 from orbitset.recipes.methods import built_in
 from orbitset.results.row import Row, best, eligible
+from orbitset.runs.ignoring import Ignoring
 from orbitset.seeds import stable_seed, stream
 from orbitset.training.progress import Progress
 from orbitset.training.steps import forward
@@ -162,11 +164,16 @@ def _plain(scores: Scores) -> dict[str, Any]:
 class Judge:
     """Evaluates the model of a training: its protocol's scores, and those of measures from outside."""
 
-    def __init__(self, config: Experiment, protocol: Protocol) -> None:
-        self.config, self.protocol = config, protocol
+    def __init__(
+        self, config: Experiment, protocol: Protocol, ignoring: Ignoring | None = None
+    ) -> None:
+        self.config, self.protocol, self.ignoring = config, protocol, ignoring
+        if ignoring is not None:
+            measures = {**protocol.about.measures, **ignoring.measures}
+            protocol.about = replace(protocol.about, measures=measures)
         self.frozen: Scores | None = None
-        """The scores of a pretrained network's features, where codes begin with less; the next record takes
-        them"""
+        """The scores of what training has to beat, where codes before its first step are not that: the features
+        of a pretrained network, or codes that ignore nothing. The next record takes them."""
         self.measures: dict[str, Measure] = {}
         for spec in config.measures:
             name = spec.partition(":")[2]
@@ -197,11 +204,14 @@ class Judge:
         return encoding_with(model, precision=self.config.train.precision)
 
     def scores(self, encode: Encode) -> Scores:
-        return evaluate(self.protocol, encode, self.measures)
+        scores = evaluate(self.protocol, encode, self.measures)
+        return scores if self.ignoring is None else {**scores, **self.ignoring.scores(encode)}
 
-    def record(self, model: nn.Module) -> dict[str, Any]:
+    def record(self, model: Any) -> dict[str, Any]:
         """The scores of an evaluation, as a record of metrics.jsonl has them."""
-        record = _plain(self.scores(self.encoding(model)))
+        encode = self.encoding(model)
+        with nullcontext() if self.ignoring is None else self.ignoring.erased(model, encode):
+            record = _plain(self.scores(encode))
         if self.frozen is not None:
             record["frozen"], self.frozen = _plain(self.frozen), None
         return record

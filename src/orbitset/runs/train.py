@@ -20,6 +20,7 @@ from orbitset.recipes.methods import built_in
 from orbitset.run_folder import Run
 from orbitset.runs.begin import begin, built
 from orbitset.runs.describe import describe_model
+from orbitset.runs.ignoring import described_counts, ignoring_of
 from orbitset.runs.prepare import (
     CONFIGURATION,
     Images,
@@ -59,7 +60,7 @@ def train(
     images = open_images(config, device, progress, source=source)
     model = build_model(config, images).to(device)
     config = built(config, model)
-    judge = Judge(config, build_protocol(config, images))
+    judge = Judge(config, build_protocol(config, images), ignoring_of(images))
     if not (is_resumed and (has_checkpoint(run.checkpoints) or _is_complete(config, run))):
         begin(config, model, images, judge, progress.note)
     loss = build_objective(config, images).to(device)
@@ -77,6 +78,9 @@ def train(
         )
         if best is not None:
             model.load_state_dict(best)
+        if judge.ignoring is not None:
+            counts = judge.ignoring.erase(model.eval(), judge.encoding(model))
+            progress.note(f"directions of codes that are projected out: {described_counts(counts)}")
         if judge.is_start_best(run.records()):
             progress.note(
                 f"{config.method} {config.name}: training did not retrieve validation images better than the "
