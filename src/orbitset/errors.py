@@ -50,3 +50,11 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
             f"{name} is {value!r}; choose one of {', '.join(words)}",
             hint=f"did you mean {near[0]}?" if near else None,
         )
+
+
+def count_of(number: int, noun: str) -> str:
+    """
+    >>> count_of(1, "image"), count_of(1200, "image")
+    ('1 image', '1,200 images')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

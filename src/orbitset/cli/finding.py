@@ -14,7 +14,6 @@ from orbitset.cli.model_options import (
     Sheet,
     Threshold,
     check_one,
-    counted_of,
     counting,
     finish,
     load,
@@ -22,7 +21,7 @@ from orbitset.cli.model_options import (
     write_sheet,
 )
 from orbitset.cli.options import Device, Json, Quiet, Trust, say
-from orbitset.errors import check_choice
+from orbitset.errors import check_choice, count_of
 
 _HEADING = f"  {'distance':>10}  image"
 app = typer.Typer(help="Build an index of images to search in.", no_args_is_help=True)
@@ -57,7 +56,7 @@ def index_add(
             load(model, device), index, images, kind=cast(Any, kind), on_progress=counted
         )
     content = {name: getattr(report, name) for name in ("added", "replaced", "size")}
-    size = counted_of(report.size, "image")
+    size = count_of(report.size, "image")
     text = f"{report.added:,} added, {report.replaced:,} replaced; {size}: {index}"
     finish(as_json, content | {"index": str(index)}, [text], report.problems, report.ignored)
 
@@ -81,7 +80,7 @@ def index_remove(
 
     removed, unknown, left = remove_from_index(index, images)
     content = {"removed": removed, "unknown": unknown, "size": left, "index": str(index)}
-    finish(as_json, content, [f"{removed:,} removed; {counted_of(left, 'image')} left: {index}"])
+    finish(as_json, content, [f"{removed:,} removed; {count_of(left, 'image')} left: {index}"])
     for path in unknown:
         say(printable(f"not in the index: {path}"))
 
@@ -152,8 +151,8 @@ def dedupe(
         ],
     }
     grouped = sum(map(len, groups))
-    counts = f"{grouped:,} of them in {counted_of(len(groups), 'group')}"
-    lines = [f"{counted_of(len(embedded.paths), 'image')}; {counts}", about]
+    counts = f"{grouped:,} of them in {count_of(len(groups), 'group')}"
+    lines = [f"{count_of(len(embedded.paths), 'image')}; {counts}", about]
     lines += [_HEADING] if groups else []
     for group in groups:
         lines.append(f"{len(group)} images")

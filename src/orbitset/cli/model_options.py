@@ -67,14 +67,6 @@ def check_one(far: float | None, threshold: float | None) -> None:
         raise ConfigError("--far and --threshold contradict each other; give one")
 
 
-def counted_of(count: int, noun: str) -> str:
-    """
-    >>> counted_of(1, "image"), counted_of(1200, "image")
-    ('1 image', '1,200 images')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def printable(text: str) -> str:
     """The text as one line of printable characters, whatever files are called.
 

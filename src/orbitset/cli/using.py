@@ -13,13 +13,12 @@ from orbitset.cli.model_options import (
     Overwrite,
     Threshold,
     check_one,
-    counted_of,
     counting,
     finish,
     load,
 )
 from orbitset.cli.options import Device, Json, Quiet, Trust
-from orbitset.errors import ConfigError, check_choice
+from orbitset.errors import ConfigError, check_choice, count_of
 
 
 def embed(
@@ -62,7 +61,7 @@ def embed(
     finish(
         as_json,
         content,
-        [f"{counted_of(report.done, 'code')} of {loaded.code_size} numbers: {out}"],
+        [f"{count_of(report.done, 'code')} of {loaded.code_size} numbers: {out}"],
         report.problems,
         report.ignored,
     )
@@ -92,7 +91,7 @@ def rectify(
     finish(
         as_json,
         content,
-        [f"{counted_of(report.done, 'image')}: {out}"],
+        [f"{count_of(report.done, 'image')}: {out}"],
         report.problems,
         report.ignored,
     )

@@ -16,7 +16,7 @@ from PIL import Image
 
 from orbitset.datasets.cache import Key, cached_pixels
 from orbitset.datasets.pictures import ImageForm, stamp
-from orbitset.errors import OrbitsetError
+from orbitset.errors import OrbitsetError, count_of
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -76,7 +76,7 @@ def load_frames(
         except _Unreadable as error:
             damage = str(error)
         except _Damaged as error:
-            damage = f"{error} after {count:,} whole frame{'' if count == 1 else 's'}"
+            damage = f"{error} after {count_of(count, 'whole frame')}"
         return (count, 3 if is_colour else 1, size_px, size_px), damage
 
     return Frames(*cached_pixels(key, write))

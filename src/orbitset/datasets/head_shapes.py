@@ -20,16 +20,13 @@ Place = tuple[float, float, float]
 
 def skin_distance(point: Point, head: Head) -> Tensor:
     """Head, face, ears and neck."""
-    x, y, z = _fold(point, head)
-    distance = _skull((x, y, z), head)
-    distance = _eyes(distance, (x, y, z), head)
-    distance = _nose(distance, (x, y, z), head)
-    distance = _mouth(distance, (x, y, z), head)
-    neck = _rod(
-        (x, y, z), (0.0, -0.5, -0.22), (0.0, -2.2, -0.38), head["neck"], head["neck"] + 0.05
-    )
+    p = _fold(point, head)
+    distance = _skull(p, head)
+    for with_part in (_eyes, _nose, _mouth):
+        distance = with_part(distance, p, head)
+    neck = _rod(p, (0.0, -0.5, -0.22), (0.0, -2.2, -0.38), head["neck"], head["neck"] + 0.05)
     distance = _join(distance, neck, 0.14)
-    return _join(distance, _ear((x, y, z), head), 0.05) * _shrink(head)
+    return _join(distance, _ear(p, head), 0.05) * _shrink(head)
 
 
 def hair_distance(point: Point, head: Head) -> Tensor:
@@ -55,9 +52,9 @@ def hair_distance(point: Point, head: Head) -> Tensor:
 def clothes_distance(point: Point) -> Tensor:
     """Shoulders and a collar."""
     x, y, z = point
-    x = x.abs()
-    shoulders = _ellipsoid((x, y, z), (0.0, -2.25, -0.32), (1.75, 0.62, 0.62))
-    collar = _rod((x, y, z), (0.0, -1.45, -0.3), (0.0, -2.2, -0.3), 0.56, 0.8)
+    p = (x.abs(), y, z)
+    shoulders = _ellipsoid(p, (0.0, -2.25, -0.32), (1.75, 0.62, 0.62))
+    collar = _rod(p, (0.0, -1.45, -0.3), (0.0, -2.2, -0.3), 0.56, 0.8)
     return _join(shoulders, collar, 0.25)
 
 

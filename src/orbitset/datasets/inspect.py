@@ -11,9 +11,9 @@ from typing import Any
 from orbitset.datasets.decode import image_problems
 from orbitset.datasets.images import Splits
 from orbitset.datasets.pictures import ImageFile, num_bytes, open_bytes
-from orbitset.datasets.table import ImageTable, count, orbit_problems
+from orbitset.datasets.table import ImageTable, orbit_problems
 from orbitset.datasets.video import Videos
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, count_of
 
 _MOST_NAMED = 8
 _CHOSEN = ("first", "middle", "medoid")
@@ -78,12 +78,12 @@ def check_table(
     copies = _copies(usable)
     first = ", ".join(f"{num:,} of {size} px" for size, num in sizes.items())
     names = ", ".join(f"{name} ({num})" for name, num in factors.items())
-    lines = [f"{source}: {count(len(usable), 'image')}; {first}", f"factors: {names or 'none'}"]
+    lines = [f"{source}: {count_of(len(usable), 'image')}; {first}", f"factors: {names or 'none'}"]
     if members is not None:
         words = f"{min(counts)} to {max(counts)} members, median {members['median']:g}"
         if min(counts) == max(counts):
-            words = count(counts[0], "member") + " each" * (len(counts) > 1)
-        lines.append(f"{count(len(counts), 'orbit')} with {words}")
+            words = count_of(counts[0], "member") + " each" * (len(counts) > 1)
+        lines.append(f"{count_of(len(counts), 'orbit')} with {words}")
     lines += [f"the same file: {', '.join(paths)}" for paths in copies]
     lines += [f"problem: {problem}" for problem in problems]
     summary = {

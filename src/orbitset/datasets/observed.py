@@ -58,16 +58,12 @@ class ObservedImages:
 
     def where(self, factor: str, chosen: Collection[str]) -> "ObservedImages":
         """Those with one of these values of a factor."""
-        return self[self.have(factor, chosen)]
-
-    def have(self, factor: str, chosen: Collection[str]) -> Tensor:
-        """Whether each image has one of these values, (N,) bool."""
         check_choice("the factor", factor, self.values)
         for value in chosen:
             check_choice(factor, value, self.values[factor])
         numbers = torch.tensor([self.values[factor].index(value) for value in chosen])
         ids = self.factors[factor]
-        return torch.isin(ids, numbers.to(ids.device))
+        return self[torch.isin(ids, numbers.to(ids.device))]
 
 
 def _in_order(values: Collection[str]) -> list[str]:

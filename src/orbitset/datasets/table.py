@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from orbitset.datasets.pictures import Box, ImageFile, InMemory, Stretch
-from orbitset.errors import DataError, check_choice
+from orbitset.errors import DataError, check_choice, count_of
 
 OnProblem = Literal["stop", "skip"]
 T = TypeVar("T")
@@ -183,7 +183,7 @@ def name_at(source: str, at: int) -> str:
 def stop_if_any(source: str, problems: Sequence[Problem]) -> None:
     if problems:
         raise DataError(
-            f"{source} has {count(len(problems), 'problem')}: {named(_by_row(problems))}",
+            f"{source} has {count_of(len(problems), 'problem')}: {named(_by_row(problems))}",
             hint="mend what is named, or leave those rows out with --on-problem skip",
         )
 
@@ -206,7 +206,7 @@ def orbit_problems(
         name = ", ".join(f"{factor} {value}" for factor, value in zip(orbit, values, strict=True))
         reason = None
         if len(places) < min_members:
-            reason = f"has {count(len(places), 'member')}, {min_members} are needed"
+            reason = f"has {count_of(len(places), 'member')}, {min_members} are needed"
         elif canonical is not None:
             factor, value = canonical
             targets = [table.rows[at] for at in places if table.columns[factor][at] == value]
@@ -235,16 +235,11 @@ def named(problems: Sequence[Problem]) -> str:
         rows = sum(1 + len(problem.others) for problem in group)
         first = f"row {group[0].row}, {group[0].reason.partition('(')[2].rpartition(')')[0]}"
         clauses.append(
-            f"{count(rows, 'row')} of {len(group):,} orbits, each of which {kind} (the first: {first})"
+            f"{count_of(rows, 'row')} of {len(group):,} orbits, each of which {kind} (the first: {first})"
         )
     texts = "; ".join(clauses[:_MOST_NAMED])
     more = len(clauses) - _MOST_NAMED
     return f"{texts}; and {more:,} more" if more > 0 else texts
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 problem, 2 problems."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _by_row(problems: Sequence[Problem]) -> list[Problem]:

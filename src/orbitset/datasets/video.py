@@ -21,8 +21,8 @@ from orbitset.datasets.frames import Progress, load_frames
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.pictures import ImageForm, InMemory, stamp
 from orbitset.datasets.segments import SegmentConfig, cut_segments, find_cuts
-from orbitset.datasets.table import ImageTable, OnProblem, Problem, count, name_at, named
-from orbitset.errors import ConfigError, DataError, check_choice
+from orbitset.datasets.table import ImageTable, OnProblem, Problem, name_at, named
+from orbitset.errors import ConfigError, DataError, check_choice, count_of
 
 SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg")
 SPLIT = ("train", "between", "test")
@@ -70,9 +70,9 @@ class Videos:
         segments = sum(clip.segments for clip in self.clips)
         left_out = sum(clip.left_out for clip in self.clips)
         return (
-            f"{count(len(self.frames), 'frame')} in {count(segments, 'segment')} of "
-            f"{count(len(self.clips), 'video')}; "
-            f"{count(left_out, 'frame')} at the ends of scenes left out"
+            f"{count_of(len(self.frames), 'frame')} in {count_of(segments, 'segment')} of "
+            f"{count_of(len(self.clips), 'video')}; "
+            f"{count_of(left_out, 'frame')} at the ends of scenes left out"
         )
 
 
@@ -115,7 +115,7 @@ def load_videos(
     problems = tuple(gathered.problems)
     if problems and decoding.on_problem == "stop":
         raise DataError(
-            f"{source} has {count(len(problems), 'problem')}: {named(problems)}",
+            f"{source} has {count_of(len(problems), 'problem')}: {named(problems)}",
             hint="mend what is named, or use what is left with --on-problem skip",
         )
     if not gathered.pixels:
@@ -227,7 +227,7 @@ class _Segments:
 def _too_short(frames: int, cuts: tuple[int, ...], config: SegmentConfig) -> str:
     needed = (config.fewest - 1) * config.stride + 1
     scenes = f" in {len(cuts) + 1} scenes" if cuts else ""
-    return f"has {count(frames, 'frame')}{scenes}, too short for a segment: {needed} in a row are needed"
+    return f"has {count_of(frames, 'frame')}{scenes}, too short for a segment: {needed} in a row are needed"
 
 
 def _require(frames: ObservedImages, *factors: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orbitset.datasets.named_images import open_image
+from orbitset.errors import count_of
 from orbitset.models import Model
 from orbitset.search.duplicates import Group, find_groups
 from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet, short_names
@@ -62,7 +63,7 @@ def duplicates_sheet(groups: Sequence[Group], about: str = "") -> str:
     )
     return contact_sheet(
         rows,
-        title=f"{len(groups):,} group{'' if len(groups) == 1 else 's'}",
+        title=count_of(len(groups), "group"),
         note=note,
         open_file=open_image,
     )
