@@ -7,20 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/own-loss.md", "docs/own-data.md"])
-def test_python_in_the_documents_runs(page, tmp_path):
+def test_python_in_the_documents_runs(page, tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert blocks
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", "\n".join(blocks)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    monkeypatch.chdir(tmp_path)
+    done = run_python("\n".join(blocks))
     assert done.returncode == 0, done.stderr
 
 

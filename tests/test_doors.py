@@ -5,10 +5,10 @@ Every test writes one file of at most 40 lines into an empty folder and runs the
 
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
+import processes
 import pytest
 from PIL import Image
 
@@ -95,13 +95,13 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def started(folder):
-    """Runs the installed program in a process of its own, in that folder; gives its rows of results."""
+    """Runs the program in a process of its own, in that folder; gives its rows of results."""
 
     def start(*arguments):
-        command = [sys.executable, "-m", "orbitset", *arguments, "--json"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["rows"]
+        process = processes.started(*arguments, "--json")
+        printed, said = process.communicate()
+        assert process.returncode == 0, said
+        return json.loads(printed)["rows"]
 
     return start
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 COMPILER = shutil.which("g++")
@@ -16,9 +17,9 @@ _FLAGS = [
     "-w",
     "-fno-strict-aliasing",
     "-U_FORTIFY_SOURCE",
-    "-shared",
     "-fPIC",
 ]
+_compiling = threading.Lock()
 _built = tempfile.TemporaryDirectory(prefix="orbitset-emulated-")
 _INSTRUCTIONS = re.findall(r"^static \w+ (\w+)\(", (_FOLDER / "instructions.h").read_text(), re.M)
 
@@ -47,10 +48,21 @@ def compiled(text, name):
     library = Path(_built.name) / f"{hashlib.sha256(source.encode()).hexdigest()}.so"
     if not library.exists():
         subprocess.run(
-            [COMPILER, *_FLAGS, f"-I{_FOLDER}", "-x", "c++", "-", "-o", library],
+            [COMPILER, *_FLAGS, "-shared", f"-I{_headers()}", "-x", "c++", "-", "-o", library],
             input=source, text=True, check=True,
         )  # fmt: skip
     return library
+
+
+def _headers():
+    """Their folder, where the long one is compiled."""
+    folder = Path(_built.name)
+    with _compiling:
+        if not (folder / "cuda.h.gch").exists():
+            for header in _FOLDER.glob("*.h"):
+                shutil.copy(header, folder)
+            subprocess.run([COMPILER, *_FLAGS, folder / "cuda.h"], check=True)
+    return folder
 
 
 def _translated(text, name):

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 from itertools import combinations
 
@@ -7,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_python
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from orbitset.evaluation import verification
@@ -320,5 +320,5 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_memory_stays_within_what_was_given(classes, fars):
     """4.5 million pairs would be 34 MiB; 8 MiB are allowed, and as much for copies and the allocator."""
     code = MEASURE.format(classes=classes, fars=fars)
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(ran.stdout) < 16 * 1024
+    ran = run_python(code)
+    assert int(ran.stdout) < 16 * 1024, ran.stderr

@@ -1,7 +1,6 @@
 """Whole small runs, through the command line where the process itself matters."""
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -12,11 +11,11 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import processes
 import pytest
 import torch
 from torch import nn
 
-from orbitset.cli.main import main
 from orbitset.config import with_settings
 from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, DataError, RunError
@@ -210,25 +209,6 @@ def _arguments(out, *more):
     return [*base, *(part for setting in settings for part in ("--set", setting))]
 
 
-def _call(arguments):
-    sys.argv = ["orbitset", *arguments]
-    main()
-
-
-@pytest.fixture(scope="module")
-def start():
-    """Begins a process of its own for each call. They come from a process that has imported all before."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["orbitset.runs.train", "orbitset.report", __name__])
-
-    def begin(*arguments):
-        process = context.Process(target=_call, args=(arguments,))
-        process.start()
-        return process
-
-    return begin
-
-
 @pytest.fixture(scope="module")
 def finish(orbitset):
     """Goes on with a training until its end."""
@@ -269,16 +249,16 @@ def ended(tmp_path_factory):
 
 
 def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(
-    tmp_path, whole, start, finish
+    tmp_path, whole, finish
 ):
     out, rng, killed = tmp_path / "killed", random.Random(0), 0
     while killed < 5:
-        process = start(*_arguments(out, "--resume", "--quiet"))
+        process = processes.started(*_arguments(out, "--resume", "--quiet"))
         _wait_for_a_step(out, process)
         time.sleep(rng.uniform(0.0, 0.25))
-        process.kill()
-        process.join()
-        if process.exitcode != -signal.SIGKILL:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        if process.returncode != -signal.SIGKILL:
             break
         killed += 1
     assert killed >= 3
@@ -445,7 +425,7 @@ def _wait_for_a_step(folder, process):
     """Until this process has written a checkpoint of its own, or ended."""
     path = folder / "checkpoint" / "latest.safetensors"
     before = path.stat().st_mtime_ns if path.exists() else None
-    while process.is_alive():
+    while process.poll() is None:
         if path.exists() and path.stat().st_mtime_ns != before:
             return
         time.sleep(0.01)

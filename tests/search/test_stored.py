@@ -1,7 +1,5 @@
 import builtins
 import io
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import faiss
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_python
 
 from orbitset.errors import OrbitsetError
 from orbitset.search import distances, stored
@@ -216,5 +215,5 @@ for kind in {KINDS}:
     rows, near = codes.nearest(np.float32([[0, 1, 2]]), 2, np.array([], np.int64))
     assert rows.tolist() == [[0, 1]] and near.tolist() == [[0, 27]], (kind, rows, near)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(code)
     assert done.returncode == 0, done.stderr

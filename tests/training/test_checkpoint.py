@@ -1,7 +1,4 @@
 import resource
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import safetensors.torch
@@ -123,29 +120,16 @@ def test_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(tmp_path):
     path = tmp_path / "latest.safetensors"
     save_checkpoint(tmp_path, _trained(1), {"step": 1})
     before = path.read_bytes()
-    script = textwrap.dedent(
-        """
-        import sys, torch
-        from pathlib import Path
-        from torch import nn
-        from orbitset.errors import RunError
-        from orbitset.training.checkpoint import Learner, save_checkpoint
-        model, loss = nn.Linear(300, 400), nn.Linear(4, 2)
-        optimizer = torch.optim.Adam(model.parameters())
-        try:
-            save_checkpoint(Path(sys.argv[1]), Learner(model, loss, optimizer), {"step": 2})
-        except RunError as error:
-            print(error, "|", error.hint)
-        """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
-    )
-    assert "step 2 could not be written" in done.stdout, done.stderr
-    assert "previous checkpoint is intact" in done.stdout
+    model, loss = nn.Linear(300, 400), nn.Linear(4, 2)
+    learner = Learner(model, loss, torch.optim.Adam(model.parameters()))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(RunError, match="step 2 could not be written") as caught:
+            save_checkpoint(tmp_path, learner, {"step": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "previous checkpoint is intact" in caught.value.hint
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["latest.safetensors"]
 

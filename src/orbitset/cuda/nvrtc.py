@@ -10,7 +10,7 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -75,18 +75,7 @@ def nvrtc_version() -> tuple[int, int]:
 
 def compile_cubin(text: str, arch: str) -> bytes:
     """Machine code for one architecture, such as sm_90."""
-    library = nvrtc()
-    program = ctypes.c_void_p()
-    options = [f"--gpu-architecture={arch}", "--std=c++17"]
-    array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
-    status = library.nvrtcCreateProgram(
-        ctypes.byref(program), text.encode(), b"orbitset.cu", 0, None, None
-    )
-    if status:
-        raise CompileError(f"NVRTC made no program: error {status}")
-    try:
-        if library.nvrtcCompileProgram(program, len(options), array):
-            raise CompileError(_log(library, program))
+    with compiled(text, f"--gpu-architecture={arch}") as (library, program):
         size = ctypes.c_size_t()
         status = library.nvrtcGetCUBINSize(program, ctypes.byref(size))
         cubin = ctypes.create_string_buffer(size.value)
@@ -94,6 +83,23 @@ def compile_cubin(text: str, arch: str) -> bytes:
         if status or not size.value:
             raise CompileError(f"NVRTC gave no machine code for {arch}: error {status}")
         return cubin.raw
+
+
+@contextlib.contextmanager
+def compiled(text: str, *options: str) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
+    """NVRTC and its program, compiled; gone afterwards."""
+    library = nvrtc()
+    program = ctypes.c_void_p()
+    array = (ctypes.c_char_p * (1 + len(options)))(b"--std=c++17", *(o.encode() for o in options))
+    status = library.nvrtcCreateProgram(
+        ctypes.byref(program), text.encode(), b"orbitset.cu", 0, None, None
+    )
+    if status:
+        raise CompileError(f"NVRTC made no program: error {status}")
+    try:
+        if library.nvrtcCompileProgram(program, len(array), array):
+            raise CompileError(_log(library, program))
+        yield library, program
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
