@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["orbitset.runs.train", "orbitset.report", __name__])
@@ -57,13 +58,29 @@ def run_python(code):
     return subprocess.CompletedProcess(code, process.returncode, printed, said)
 
 
+def get_context(method):
+    """Stands in for that of `multiprocessing`, for what would spawn."""
+    assert method == "spawn"
+
+    def process(*, target, args, daemon):
+        return CONTEXT.Process(
+            target=_with_environment, args=(dict(os.environ), target, args), daemon=daemon
+        )
+
+    return SimpleNamespace(Process=process, Pipe=CONTEXT.Pipe)
+
+
 def _begin(streams, environment, call, arguments):
     for number, path in enumerate(streams, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    os.environ.clear()
-    os.environ.update(environment)
     # it hears Ctrl-C even where the tests run in the background, which does not
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    _with_environment(environment, call, arguments)
+
+
+def _with_environment(environment, call, arguments):
+    os.environ.clear()
+    os.environ.update(environment)
     call(*arguments)
 
 

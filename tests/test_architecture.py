@@ -1,6 +1,7 @@
 """The arrows between packages, the sizes of functions, and the mirror of tests and source."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -87,6 +88,7 @@ def _imports(path):
                 yield rest.partition(".")[0]
 
 
+@functools.cache
 def _arrows():
     """For each part what it imports, and in which file."""
     arrows = {part: {} for part in ARROWS}

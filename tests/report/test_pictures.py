@@ -46,7 +46,7 @@ def test_a_method_that_is_right_throughout_is_shown_with_a_mistake_from_all_quer
     assert hits["OJ's top-1"] == [True, True, True, False, False]
     assert hits["EX's top-1"] == [True, True, False, None, None]
     figure = image_rows(rows, hits)
-    assert len(figure.axes) == 5 * 5 - 2
+    assert len(figure.axes[0].images) == 5 * 5 - 2
 
 
 def test_of_ex_nothing_is_decoded():

@@ -1,11 +1,13 @@
 """Small studies on the embedded digits."""
 
 import json
+import multiprocessing
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 from orbitset.config import with_settings
@@ -106,7 +108,8 @@ def test_an_interrupted_study_goes_on_where_it_was(done, tmp_path):
     assert summarise(read_recorded(run, study))["rows"] == done.read_json("results.json")["rows"]
 
 
-def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path):
+def test_side_by_side_gives_what_one_by_one_gives(done, tmp_path, monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_context", processes.get_context)
     notes = []
 
     class Notes(Silent):

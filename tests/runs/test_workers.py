@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 
+import processes
 import pytest
 
 from orbitset.config import with_settings
@@ -68,7 +69,13 @@ def _kill_one(folder):
     return killed
 
 
-def test_the_death_of_a_process_is_survived(tmp_path):
+@pytest.fixture
+def at_once(monkeypatch):
+    """Processes begin without importing anything."""
+    monkeypatch.setattr(multiprocessing, "get_context", processes.get_context)
+
+
+def test_the_death_of_a_process_is_survived(tmp_path, at_once):
     source = Listed([_job(tmp_path / "a"), _job(tmp_path / "b", "seed=1")])
     asked = list(source.left)
     killed = _kill_one(tmp_path)
@@ -78,7 +85,7 @@ def test_the_death_of_a_process_is_survived(tmp_path):
     assert all(job.run.is_finished for job in asked)
 
 
-def test_processes_that_keep_dying_end_all(tmp_path, monkeypatch):
+def test_processes_that_keep_dying_end_all(tmp_path, at_once, monkeypatch):
     monkeypatch.setattr("orbitset.runs.workers._DEATHS", 1)
     _kill_one(tmp_path)
     with pytest.raises(RunError, match="died training"):
@@ -102,7 +109,7 @@ class Doubtful(torch.nn.Module):
 
 
 def test_warnings_of_processes_reach_the_user_once_with_the_name_of_their_run(
-    tmp_path, monkeypatch
+    tmp_path, at_once, monkeypatch
 ):
     """The network warns, and gives one code for all images, of which orbitset warns."""
     (tmp_path / "doubtful.py").write_text(DOUBTFUL)

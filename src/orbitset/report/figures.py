@@ -12,6 +12,8 @@ from orbitset.recipes.methods import colour_of
 _GREY, _INK = "#9aa3af", "#1f2937"
 _RIGHT, _WRONG = "#2f9e44", "#c8384e"
 _CELL_IN = 0.62
+_Edges = tuple[float, float, float, float]
+"""Left, right, bottom and top, in inches"""
 _STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -141,18 +143,15 @@ def image_columns(columns: Sequence[tuple[str, np.ndarray]]) -> Figure:
     """The same turned round: a labelled column per kind, a row per image."""
     count = len(columns[0][1])
     head_in, cell_in = 0.3, 0.8
-    size = (len(columns) * cell_in, head_in + count * cell_in)
-    figure = Figure(figsize=size)
+    height = head_in + count * cell_in
+    figure, axes = _sheet(len(columns) * cell_in, height)
     for column, (label, images) in enumerate(columns):
-        left = column / len(columns)
-        figure.text(
-            left + 0.47 / len(columns), 1 - 0.5 * head_in / size[1], label,
-            ha="center", va="center", fontsize=9, color=_INK,
-        )  # fmt: skip
+        left = column * cell_in
+        middle = left + 0.47 * cell_in
+        above = height - 0.5 * head_in
+        axes.text(middle, above, label, ha="center", va="center", fontsize=9, color=_INK)
         for row, image in enumerate(images):
-            bottom = 1 - (head_in + (row + 1) * cell_in) / size[1]
-            box = (left, bottom, 0.94 / len(columns), 0.94 * cell_in / size[1])
-            _show(figure.add_axes(box), image)
+            _show(axes, image, left, height - head_in - (row + 1) * cell_in, 0.94 * cell_in)
     return figure
 
 
@@ -162,32 +161,42 @@ def image_rows(
 ) -> Figure:
     """Labelled rows of images, (channels, height, width) uint8 each, or None for an empty place. Rows that
     `hits` names are framed by whether each image is right."""
-    columns = len(rows[0][1])
     label_in = 1.0
-    size = (label_in + columns * _CELL_IN, len(rows) * _CELL_IN)
-    figure = Figure(figsize=size)
+    figure, axes = _sheet(label_in + len(rows[0][1]) * _CELL_IN, len(rows) * _CELL_IN)
     for row, (label, images) in enumerate(rows):
-        bottom = 1 - (row + 1) / len(rows)
-        figure.text(0, bottom + 0.5 / len(rows), label, va="center", fontsize=10, color=_INK)
+        bottom = (len(rows) - 1 - row) * _CELL_IN
+        axes.text(0, bottom + 0.5 * _CELL_IN, label, va="center", fontsize=10, color=_INK)
         for column, image in enumerate(images):
             if image is None:
                 continue
-            left = (label_in + column * _CELL_IN) / size[0]
-            box = (left, bottom, 0.94 * _CELL_IN / size[0], 0.94 / len(rows))
-            axes = figure.add_axes(box)
-            _show(axes, image)
+            edges = _show(axes, image, label_in + column * _CELL_IN, bottom, 0.94 * _CELL_IN)
             if hits is not None and label in hits:
-                _frame(axes, bool(hits[label][column]))
+                _frame(axes, edges, bool(hits[label][column]))
     return figure
 
 
-def _show(axes: Any, image: np.ndarray) -> None:
-    axes.imshow(image.transpose(1, 2, 0).squeeze(), cmap="gray", vmin=0, vmax=255)
+def _sheet(width_in: float, height_in: float) -> tuple[Figure, Any]:
+    """A figure whose coordinates are inches. One pair of axes for all images: many take seconds."""
+    figure = Figure(figsize=(width_in, height_in))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width_in), ylim=(0, height_in))
     axes.axis("off")
+    return figure, axes
 
 
-def _frame(axes: Any, is_right: bool) -> None:
-    axes.axis("on")
-    axes.set(xticks=[], yticks=[])
-    for spine in axes.spines.values():
-        spine.set(visible=True, lw=2.2, color=_RIGHT if is_right else _WRONG)
+def _show(axes: Any, image: np.ndarray, left: float, bottom: float, side: float) -> _Edges:
+    """The whole image in the middle of a square."""
+    _, height, width = image.shape
+    x, y = (0.5 * (side - side * size / max(height, width)) for size in (width, height))
+    edges = (left + x, left + side - x, bottom + y, bottom + side - y)
+    grey = {"cmap": "gray", "vmin": 0, "vmax": 255}
+    axes.imshow(image.transpose(1, 2, 0).squeeze(), extent=edges, aspect="auto", **grey)
+    return edges
+
+
+def _frame(axes: Any, edges: _Edges, is_right: bool) -> None:
+    left, right, bottom, top = edges
+    colour = _RIGHT if is_right else _WRONG
+    axes.plot(
+        [left, right, right, left, left], [bottom, bottom, top, top, bottom],
+        color=colour, lw=2.2, solid_joinstyle="miter", clip_on=False,
+    )  # fmt: skip
