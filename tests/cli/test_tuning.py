@@ -50,6 +50,7 @@ def test_a_narrow_table_has_settings_to_paste(search):
     assert done.returncode == 0, done.stderr
     best = Run(out).read_json("results.json")["methods"]["OJ"]["best"]
     assert max(map(len, done.stdout.splitlines())) <= 80
+    assert done.stdout.startswith("scored by one-shot accuracy on validation images\n")
     own = done.stdout.split("\nOJ ")[1].split("\nEX ")[0].split("\n", 1)[1]
     pasted = [text for text in shlex.split(own.replace("\\\n", " ")) if text != "--set"]
     assert pasted == best["settings"]
@@ -137,3 +138,39 @@ def test_own_images_are_searched(orbitset, tmp_path):
     assert done.returncode == 0, done.stderr
     advice = shlex.split(Run(tmp_path / "run").resume_command)
     assert orbitset("tune", *advice[2:]).stdout == done.stdout
+
+
+def test_grouped_images_are_searched_and_the_best_is_a_command(
+    orbitset, fails, face_manifest, tmp_path
+):
+    orbits = ["--orbit", "person,session,light", "--label", "person"]
+    asked = [*orbits, "--split", "session=1,2/3/4", "--augment"]
+    more = [
+        "--methods",
+        "OT",
+        "--trials",
+        2,
+        "--images",
+        60,
+        "--out",
+        tmp_path / "run",
+        *SETTINGS[:4],
+    ]
+    done = orbitset("tune", face_manifest, *asked, *more)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("scored by top-1 retrieval on validation images\n")
+    command = done.stdout.split("best settings:\n\n")[1].replace("\\\n", " ")
+    words = shlex.split(command)
+    assert words[:3] == ["orbitset", "train", str(face_manifest)]
+    assert words[3 : 3 + len(asked)] == asked
+    assert words.count("--augment") == 1 and "--no-augment" not in words
+    trained = orbitset(*words[1:], "--epochs", 1, "--out", tmp_path / "trained")
+    assert trained.returncode == 0, trained.stderr
+    best = Run(tmp_path / "run").read_json("results.json")["methods"]["OT"]["best"]
+    trial = Run(tmp_path / f"run/trials/OT/{best['trial']:03}/seed-0").config
+    assert Run(tmp_path / "trained").config["orbits"] == trial["orbits"]
+    assert Run(tmp_path / "trained").config["loss"] == trial["loss"]
+    again = orbitset("tune", face_manifest, "--resume", "--out", tmp_path / "run")
+    assert again.stdout == done.stdout
+    refused = orbitset("tune", face_manifest, *orbits, "--split", "session=1,2/3", *more[:-6])
+    fails(refused, 2, "no validation orbits", "--split")

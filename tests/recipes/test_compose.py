@@ -16,7 +16,7 @@ from orbitset.recipes.compose import (
     RECIPES,
     Request,
     compose,
-    computed_config,
+    searched_config,
 )
 from orbitset.recipes.methods import METHODS
 from orbitset.recipes.own_images import OrbitOptions
@@ -273,16 +273,15 @@ def test_a_margin_does_not_stay_where_the_network_has_another_norm(
     assert composed("affine-mnist", method="OJ", init=folder).margin == 0.2
 
 
-def test_settings_are_searched_for_on_computed_orbits(array, plain, face_manifest):
-    assert computed_config(str(array), "OT", ["seed=3"]).seed == 3
+def test_a_search_begins_with_what_train_would_do(array, plain, faces):
+    request = Request(source=str(array), method="OT", settings=("seed=3",))
+    assert searched_config(request).seed == 3
     with pytest.raises(
         ConfigError, match="has images without labels; settings are searched for by"
     ):
-        computed_config(str(plain), "OJ", [])
-    with pytest.raises(
-        ConfigError, match="has observed orbits; settings are searched for computed"
-    ):
-        computed_config(str(face_manifest), "OJ", [])
+        searched_config(Request(source=str(plain)))
+    request = Request(source=str(faces["source"]), observed=OrbitOptions(**faces["observed"]))
+    assert searched_config(request) == compose(request).config
 
 
 def test_private_plain_images_are_not_cached(plain, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from orbitset.config import UnknownSetting, to_dict
 from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError
 from orbitset.recipes.affine_images import affine_digits
-from orbitset.recipes.compose import Request, compose, computed_config
+from orbitset.recipes.compose import Request, compose, searched_config
 from orbitset.recipes.experiment import read_experiment
 from orbitset.recipes.own_images import OrbitOptions, observed_images
 from orbitset.recipes.unused import belonging
@@ -38,7 +38,7 @@ def test_train_and_tune_refuse_it(method, setting, words):
     with pytest.raises(ConfigError, match=words):
         compose(request)
     with pytest.raises(ConfigError, match=words):
-        computed_config("affine-digits", method, [setting])
+        searched_config(request)
 
 
 @pytest.mark.parametrize(("method", "setting", "words"), UNUSED[:7])

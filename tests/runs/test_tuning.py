@@ -12,6 +12,7 @@ from orbitset.errors import ConfigError, OrbitsetError, RunError
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.experiment import read_experiment
 from orbitset.run_folder import Run
+from orbitset.runs.prepare import open_images
 from orbitset.runs.train import train
 from orbitset.runs.tuning import Search, stored_search, tune
 from orbitset.training.progress import Silent
@@ -333,3 +334,62 @@ def test_a_damaged_record_of_a_trial_is_named(search, tmp_path, text):
     (run / "trials/OJ/001/trial.json").write_text(text)
     with pytest.raises(RunError, match=r"OJ/001/trial.json is damaged"):
         _tune(_bases("OJ", "AE"), run, trials=2, images=IMAGES, resume=True)
+
+
+@pytest.fixture(scope="module")
+def observed(small_faces, tmp_path_factory):
+    """Two trials of OJ and IN on faces, of which session 3 is for validation and 4 for tests."""
+    run = Run(tmp_path_factory.mktemp("observed") / "run")
+    bases = {method: small_faces(method) for method in ("OJ", "IN")}
+    arguments = ("faces.csv", "--orbit", "person,session,light")
+    return run, bases, _tune(bases, run, trials=2, images=90, arguments=arguments)
+
+
+def test_observed_orbits_are_searched_by_retrieval_of_validation_orbits(observed):
+    run, bases, results = observed
+    for method, base in bases.items():
+        found = results["methods"][method]
+        for trial in found["trials"]:
+            records = _trial(run, method, trial["number"]).records()[1:]
+            assert trial["value"] == max(record["top1"]["va"][0] for record in records)
+            assert trial["measure"] == "top1"
+        first = read_experiment(_trial(run, method, 0).config)
+        assert (first.orbits, first.encoder) == (base.orbits, base.encoder)
+        assert found["best"]["command"].startswith(
+            f"orbitset train faces.csv --orbit person,session,light --method {method} --"
+        )
+    assert stored_search(run) == Search(bases=bases, trials=2, images=90, arguments=("faces.csv", "--orbit", "person,session,light"))
+
+
+def test_test_images_of_observed_orbits_are_never_scored(observed, monkeypatch):
+    run, bases, _ = observed
+    config = read_experiment(_trial(run, "OJ", 1).config)
+    split = open_images(config, "cpu")
+    for side in split.sides.values():
+        sessions = {side.values["session"][at] for at in side.factors["session"].tolist()}
+        assert sessions == {"3"}
+    record = _trial(run, "OJ", 1).records()[-1]
+    assert record["top1"]["mean"] == record["top1"]["te"][0] == record["top1"]["va"][0]
+
+
+def test_a_search_on_observed_orbits_goes_on(observed, tmp_path):
+    run, bases, results = observed
+    copy = Run(tmp_path / "run")
+    shutil.copytree(run.path, copy.path)
+    _forget_value(copy, "IN/001")
+    shutil.rmtree(copy / "trials/IN/001/seed-0")
+    asked = {"trials": 2, "images": 90, "arguments": stored_search(copy).arguments}
+    assert _tune(bases, copy, resume=True, **asked) == results
+
+
+def test_observed_orbits_without_validation_orbits_are_refused(small_faces, tmp_path):
+    base = small_faces(split="session=1,2/3,4")
+    with pytest.raises(ConfigError, match=r"has no validation orbits, .*name some with --split"):
+        _tune({"OJ": base}, Run(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_as_many_images_as_train_shows_unless_told(small_faces):
+    base = small_faces()
+    search = Search(bases={"OJ": base}, images=None)
+    assert search.of_method(base).base.train == base.train

@@ -50,6 +50,34 @@ ExcludeOption = Annotated[
         "The default is printed."
     ),
 ]
+LabelOption = Annotated[
+    str | None, Option(help="Column that says what an image shows, to be recognised.")
+]
+ClassesOption = Annotated[
+    str | None,
+    Option(help="Column with class labels, blank where unknown; adds a classification loss."),
+]
+IgnoreOption = Annotated[
+    str | None,
+    Option(
+        help="Columns that are not to matter, such as light,session: what tells their values apart is "
+        "removed from the codes."
+    ),
+]
+SplitOption = Annotated[
+    str | None,
+    Option(
+        help="Values of a column to train, validate and test on, such as session=1,2/3/4, or "
+        "to train and test on, such as session=1,2/3."
+    ),
+]
+EncoderOption = Annotated[
+    str | None,
+    Option(
+        help="Train another network than the paper's, from its pretrained weights: "
+        "hf:facebook/dinov2-small, timm:resnet50, or a class of your own, such as my_networks:Net."
+    ),
+]
 CropsOption = Annotated[
     Path | None,
     Option(help="The part of each image to use: a CSV file of boxes, or a folder of landmarks."),

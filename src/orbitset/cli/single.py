@@ -9,10 +9,14 @@ from typer import Argument, Option
 from orbitset.cli.options import (
     AugmentOption,
     CanonicalOption,
+    ClassesOption,
     CropsOption,
     Device,
+    EncoderOption,
     ExcludeOption,
+    IgnoreOption,
     Json,
+    LabelOption,
     LossOption,
     MeasureOption,
     MethodOption,
@@ -26,6 +30,7 @@ from orbitset.cli.options import (
     Seed,
     SettingsOption,
     SourceOption,
+    SplitOption,
     Trust,
     check_flags,
     find_device,
@@ -110,27 +115,10 @@ def train(
     ] = None,
     orbit: OrbitOption = None,
     canonical: CanonicalOption = None,
-    label: Annotated[
-        str | None, Option(help="Column that says what an image shows, to be recognised.")
-    ] = None,
-    classes: Annotated[
-        str | None,
-        Option(help="Column with class labels, blank where unknown; adds a classification loss."),
-    ] = None,
-    ignore: Annotated[
-        str | None,
-        Option(
-            help="Columns that are not to matter, such as light,session: what tells their values apart is "
-            "removed from the codes."
-        ),
-    ] = None,
-    split: Annotated[
-        str | None,
-        Option(
-            help="Values of a column to train, validate and test on, such as session=1,2/3/4, or "
-            "to train and test on, such as session=1,2/3."
-        ),
-    ] = None,
+    label: LabelOption = None,
+    classes: ClassesOption = None,
+    ignore: IgnoreOption = None,
+    split: SplitOption = None,
     test: Annotated[
         str | None,
         Option(help="Values of a column to test on, such as session=4; all others are trained on."),
@@ -142,13 +130,7 @@ def train(
     init: Annotated[
         Path | None, Option(help="Fine-tune the model in this folder: its network and weights.")
     ] = None,
-    encoder: Annotated[
-        str | None,
-        Option(
-            help="Train another network than the paper's, from its pretrained weights: "
-            "hf:facebook/dinov2-small, timm:resnet50, or a class of your own, such as my_networks:Net."
-        ),
-    ] = None,
+    encoder: EncoderOption = None,
     seed: Seed = None,
     settings: SettingsOption = None,
     config_file: Annotated[

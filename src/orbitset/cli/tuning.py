@@ -1,41 +1,70 @@
 """The command that chooses settings."""
 
 import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from orbitset.cli.options import (
+    CanonicalOption,
+    ClassesOption,
+    CropsOption,
     Device,
+    EncoderOption,
+    ExcludeOption,
+    IgnoreOption,
     Jobs,
     Json,
-    MethodsOption,
+    LabelOption,
+    OnProblemOption,
+    OrbitOption,
     Out,
     Quiet,
     Resume,
     Seed,
+    SplitOption,
     Trust,
     find_device,
     interruptible,
+    listed,
 )
 from orbitset.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orbitset.recipes.compose import Request
+    from orbitset.runs.tuning import Search
 
 
 def tune(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="X", help="A recipe (affine-mnist, affine-digits) or a path of data."
+            metavar="X",
+            help="What to train on, as for train: a path of images, or a recipe (affine-mnist, "
+            "affine-digits).",
         ),
     ],
-    methods: MethodsOption = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods and losses to search, such as OJ,IN+R,my_losses:info_nce. Default: the "
+            "paper's methods, and for grouped images the one that train chooses."
+        ),
+    ] = None,
     trials: Annotated[
         int | None,
         typer.Option(help="Combinations of settings tried for each method. Default: 20."),
     ] = None,
     images: Annotated[
-        int | None, typer.Option(help="Images to train on in every trial; 2,000,000 by default.")
+        int | None,
+        typer.Option(
+            help="Images to train on in every trial. Default: 2,000,000, and for grouped images "
+            "as many as train shows."
+        ),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -43,6 +72,23 @@ def tune(
             help="Seeds trained in each trial; the trial's score is their mean. Default: 1."
         ),
     ] = None,
+    orbit: OrbitOption = None,
+    canonical: CanonicalOption = None,
+    label: LabelOption = None,
+    classes: ClassesOption = None,
+    ignore: IgnoreOption = None,
+    split: SplitOption = None,
+    exclude: ExcludeOption = None,
+    crops: CropsOption = None,
+    on_problem: OnProblemOption = None,
+    augment: Annotated[
+        bool | None,
+        typer.Option(
+            "--augment/--no-augment",
+            help="Change grouped images in every trial, or in none. Default: both are tried.",
+        ),
+    ] = None,
+    encoder: EncoderOption = None,
     seed: Seed = None,
     jobs: Jobs = 1,
     settings: Annotated[
@@ -56,42 +102,51 @@ def tune(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Choose the settings the paper leaves open by accuracy on validation images, never on test images.
+    """Choose settings by validation images, never by test images, and print them as a train command.
+
+    Settings of computed orbits are chosen by one-shot accuracy, those of grouped images by retrieval of
+    validation orbits, which needs no labels.
+
+    Example: orbitset tune products/ --methods OJ,IN --trials 20
 
     Example: orbitset tune affine-digits --methods OJ,OE --images 100000
     """
-    from orbitset.config import parse_settings
-    from orbitset.recipes.affine_mnist import METHODS
-    from orbitset.recipes.compose import computed_config
-    from orbitset.recipes.methods import parse_method
+    from orbitset.recipes.compose import Request
+    from orbitset.recipes.own_images import OrbitOptions
     from orbitset.run_folder import Run
-    from orbitset.runs.tuning import Search, stored_search
+    from orbitset.runs.tuning import stored_search
     from orbitset.runs.tuning import tune as tune_methods
     from orbitset.training.progress import default_progress
 
     run = Run(out or Path("runs") / f"tune-{Path(source).absolute().stem}")
+    options = OrbitOptions(
+        orbit=listed(orbit),
+        canonical=canonical,
+        label=label,
+        classes=classes,
+        ignore=listed(ignore),
+        split=split,
+        exclude=listed(exclude),
+        crops=None if crops is None else str(crops.resolve()),
+        augment=augment,
+        on_problem=cast(Any, on_problem),
+    )
+    request = Request(
+        source=source, encoder=encoder, settings=tuple(settings or ()), observed=options
+    )
     numbers = {"trials": trials, "images": images, "seeds": seeds, "seed": seed}
+    is_described = request != Request(source=source) or methods is not None
     if (
         resume
         and run.exists
-        and not any(value is not None for value in (methods, settings, *numbers.values()))
+        and not (is_described or any(number is not None for number in numbers.values()))
     ):
         search = stored_search(run)
         base = next(iter(search.bases.values()))
-        if source != base.name and str(Path(source).resolve()) != base.data:
+        if source != base.name and base.data not in (source, str(Path(source).resolve())):
             raise ConfigError(f"{run.path} holds a search of {base.name}, not of {source}")
     else:
-        names = METHODS if methods is None else methods.split(",")
-        chosen = [parse_method(name.strip()) for name in names]
-        for method in chosen:
-            if chosen.count(method) > 1:
-                raise ConfigError(f"{method} is named twice; name every method once")
-        bases = {method: computed_config(source, method, settings or []) for method in chosen}
-        search = Search(
-            bases=bases,
-            fixed=tuple(parse_settings(settings or [])),
-            **{name: number for name, number in numbers.items() if number is not None},
-        )
+        search = _search(request, methods, numbers)
     with interruptible(run):
         results = tune_methods(
             search,
@@ -104,14 +159,60 @@ def tune(
     print(json.dumps(results) if as_json else _text(results))
 
 
+def _search(request: "Request", methods: str | None, numbers: Mapping[str, int | None]) -> "Search":
+    """The search that the options describe; method and length for grouped images are by default train's."""
+    from orbitset.config import parse_settings
+    from orbitset.recipes.affine_mnist import METHODS
+    from orbitset.recipes.compose import searched_config
+    from orbitset.recipes.methods import parse_method
+    from orbitset.runs.tuning import Search
+
+    if methods is None:
+        base = searched_config(request)
+        chosen = [base.method] if base.is_observed else list(METHODS)
+    else:
+        chosen = [parse_method(name.strip()) for name in methods.split(",")]
+    for method in chosen:
+        if chosen.count(method) > 1:
+            raise ConfigError(f"{method} is named twice; name every method once")
+    bases = {method: searched_config(replace(request, method=method)) for method in chosen}
+    given: dict[str, Any] = {n: number for n, number in numbers.items() if number is not None}
+    if next(iter(bases.values())).is_observed:
+        given.setdefault("images", None)
+    arguments = [str(request.source), *request.observed.arguments]
+    if request.encoder is not None:
+        arguments += ["--encoder", request.encoder]
+    if given.get("seed"):
+        arguments += ["--seed", str(given["seed"])]
+    arguments += [part for setting in request.settings for part in ("--set", setting)]
+    fixed = list(parse_settings(request.settings))
+    if request.observed.augment is not None:
+        fixed += ["orbits.affine", "orbits.photometric"]
+    return Search(bases=bases, fixed=tuple(fixed), arguments=tuple(arguments), **given)
+
+
 def _text(results: dict[str, Any]) -> str:
-    """For each method its best and the recipe's value, and the settings to be pasted after `train`."""
-    lines = [f"{'method':<8} {'best':>6} {'recipe':>7} {'trials':>7} {'at epoch':>9}"]
-    for method, result in results["methods"].items():
-        best, trials = result["best"], result["trials"]
-        epoch = "–" if best["epoch"] is None else f"{best['epoch']:.3g}"
+    """For each method its best and the recipe's value, and the settings to be pasted after `train`; then the
+    whole command of the best method."""
+    from orbitset.protocols.contract import MEASURES
+
+    found = results["methods"]
+    best = max((result["best"] for result in found.values()), key=lambda best: best["value"])
+    words = MEASURES.get(best["measure"], best["measure"])
+    lines = [f"scored by {words} on validation images"] if words else []
+    lines.append(f"{'method':<8} {'best':>6} {'recipe':>7} {'trials':>7} {'at epoch':>9}")
+    for method, result in found.items():
+        own, trials = result["best"], result["trials"]
+        epoch = "–" if own["epoch"] is None else f"{own['epoch']:.3g}"
         lines += [
-            f"{method:<8} {best['value']:>6.3f} {trials[0]['value']:>7.3f} {len(trials):>7} {epoch:>9}",
-            " \\\n".join(f"  --set {setting}" for setting in best["settings"]),
+            f"{method:<8} {own['value']:>6.3f} {trials[0]['value']:>7.3f} {len(trials):>7} {epoch:>9}",
+            f"  {_broken(shlex.join(own['options']))}",
         ]
+    if best["command"]:
+        lines += ["", "to train with the best settings:", "", _broken(best["command"])]
     return "\n".join(lines)
+
+
+def _broken(command: str) -> str:
+    """One option to a line, as a shell takes it."""
+    return command.replace(" --", " \\\n  --")

@@ -17,6 +17,8 @@ from orbitset.errors import ConfigError
 from orbitset.evaluation.labelled import Labelled
 from orbitset.evaluation.score import Score
 
+On = Literal["test", "validation"]
+"""The images that are scored; validation images if settings are chosen by the scores"""
 Encode = Callable[[Tensor], Tensor]
 Measure = Callable[[Tensor, Tensor], float]
 """A measure of your own: a number from codes (N, D) and labels (N,) of held-out images"""

@@ -14,11 +14,11 @@ from orbitset.evaluation.labelled import Labelled
 from orbitset.evaluation.score import Score
 from orbitset.losses.distances import distance_matrix
 from orbitset.orbits.computed import AffineOrbits
-from orbitset.protocols.contract import About, Encode, Protocol, Scores, in_words
+from orbitset.protocols.contract import About, Encode, On, Protocol, Scores, in_words
 from orbitset.protocols.encoding import ENCODE_BATCH, encode_members, random_members
 from orbitset.protocols.figures import at_margin, computed_figures
 from orbitset.protocols.images import ComputedImages
-from orbitset.protocols.one_shot import On, transformed_pairs
+from orbitset.protocols.one_shot import transformed_pairs
 
 _MOST_IMAGES = 2_000
 """Images in the gallery, at most"""

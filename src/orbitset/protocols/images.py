@@ -214,7 +214,8 @@ class ObservedSplit:
         }
         divided = {name: images.where(by, value) for name, value in values.items()}
         self.train = divided["train"]
-        self.sides = {"te": divided["test"]}
+        is_test_hidden = getattr(parts, "on", "test") == "validation"
+        self.sides = {"te": divided["validation" if is_test_hidden else "test"]}
         if parts.validation:
             self.sides["va"] = divided["validation"]
         num_unused = len(images) - sum(map(len, divided.values()))

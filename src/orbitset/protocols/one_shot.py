@@ -6,7 +6,7 @@ their images need encoding. Queries are transformed test images; a random seed c
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -19,12 +19,20 @@ from orbitset.evaluation.labelled import Labelled, Metric, draw_labelled_sets
 from orbitset.evaluation.one_shot import Accuracy, knn_accuracy, linear_probe_accuracy
 from orbitset.evaluation.score import Score
 from orbitset.orbits.computed import AffineOrbits
-from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, Scores, in_words
+from orbitset.protocols.contract import (
+    About,
+    Encode,
+    Numbers,
+    On,
+    Protocol,
+    Say,
+    Scores,
+    in_words,
+)
 from orbitset.protocols.encoding import encode_members, random_members
 from orbitset.protocols.figures import at_margin, computed_figures, tsne_points
 from orbitset.protocols.images import ComputedImages
 
-On = Literal["test", "validation"]
 MEASURES: dict[Metric, str] = {"euclidean": "accuracy", "cosine": "accuracy_cosine"}
 _SUFFIX: dict[Metric, str] = {"euclidean": "", "cosine": "_cosine"}
 _CALIBRATED_ORBITS, _CALIBRATED_MEMBERS = 300, 4

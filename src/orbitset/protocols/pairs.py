@@ -25,7 +25,16 @@ from orbitset.evaluation.retrieval import Retrieval, retrieve
 from orbitset.evaluation.score import Score
 from orbitset.evaluation.verification import verify
 from orbitset.orbits.observed import group_orbits
-from orbitset.protocols.contract import About, Encode, Numbers, Protocol, Say, Scores, in_words
+from orbitset.protocols.contract import (
+    About,
+    Encode,
+    Numbers,
+    On,
+    Protocol,
+    Say,
+    Scores,
+    in_words,
+)
 from orbitset.protocols.exclusions import Exclusion
 from orbitset.protocols.exclusions import in_words as left_out_in_words
 from orbitset.protocols.figures import to_uint8, tsne_points
@@ -56,6 +65,8 @@ class PairsSettings:
     test: tuple[str, ...]
     validation: tuple[str, ...] = ()
     """For early stopping; without them, the end of training is evaluated"""
+    on: On = "test"
+    """validation: validation images take the place of test images; use this to choose settings"""
     exclude: tuple[str, ...] = ()
     """Retrieval excludes images of the query's label that share one of these factors with it, or that are
     its neighbours in one: light, view:2steps, view:2steps:circular, angle:30 or angle:30:360"""
@@ -75,6 +86,8 @@ class PairsSettings:
         for name in ("train", "test"):
             if not getattr(self, name):
                 raise ConfigError(f"evaluation.{name} is empty; give values of {self.split_by}")
+        if self.on == "validation" and not self.validation:
+            raise ConfigError("evaluation.on is validation, and evaluation.validation is empty")
         parts = [*self.train, *self.validation, *self.test]
         twice = sorted({value for value in parts if parts.count(value) > 1})
         if twice:
@@ -86,6 +99,11 @@ class PairsSettings:
     @property
     def exclusions(self) -> list[Exclusion]:
         return [Exclusion.parse(text) for text in self.exclude]
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """The values of the images that are scored."""
+        return self.test if self.on == "test" else self.validation
 
     @property
     def can_keep_best(self) -> bool:
@@ -123,7 +141,7 @@ class Pairs(Protocol):
         self.about = replace(
             self.about,
             label=images.label,
-            tested_share=len(settings.test) / len(settings.train),
+            tested_share=len(settings.scored) / len(settings.train),
             has_swapped_sides=bool(settings.validation),
         )
         self._compared(images.sides["te"])  # refuses neighbours in a factor without numbers
@@ -302,7 +320,7 @@ class Pairs(Protocol):
             chosen = order[count[order].cumsum(0) <= _MOST_CALIBRATED]
             chosen = chosen if len(chosen) > 1 else order[:2]
             images = images[torch.isin(label_N, chosen.to(label_N.device))]
-        values = self.settings.test
+        values = self.settings.scored
         held_out = f"{self.settings.split_by} {', '.join(values)}"
         if len(values) > _MOST_NAMED:
             held_out = f"{len(values):,} values of {self.settings.split_by}"

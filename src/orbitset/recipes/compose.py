@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -180,16 +180,13 @@ def compose(
     return Composed(config, opened)
 
 
-def computed_config(spec: str, method: str, settings: Sequence[str]) -> Experiment:
-    """A recipe or data whose orbits are computed, with settings on top."""
-    source = _opened(spec)
-    if isinstance(source, Plain):
+def searched_config(request: Request) -> Experiment:
+    """The configuration from which a search for settings begins."""
+    if isinstance(_opened(request.source), Plain):
         raise ConfigError(
-            f"{spec} has images without labels; settings are searched for by one-shot accuracy"
+            f"{request.source} has images without labels; settings are searched for by one-shot accuracy"
         )
-    if source is not None and not isinstance(source, Single):
-        raise ConfigError(f"{spec} has observed orbits; settings are searched for computed ones")
-    return compose(Request(source=spec, method=method, settings=tuple(settings))).config
+    return compose(request).config
 
 
 def _of_run(run: Run, source: str | None) -> Experiment:

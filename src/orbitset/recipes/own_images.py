@@ -76,11 +76,20 @@ class OrbitOptions:
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in values if value is not None}
 
+    @property
+    def arguments(self) -> list[str]:
+        """The same as they are typed."""
+        words = []
+        for name, value in self.set_options.items():
+            option = name.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{option}" if value else f"--no-{option}")
+            else:
+                words += [f"--{option}", value if isinstance(value, str) else ",".join(value)]
+        return words
+
     def __str__(self) -> str:
-        names = (
-            "no_augment" if value is False else name for name, value in self.set_options.items()
-        )
-        return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+        return ", ".join(word for word in self.arguments if word.startswith("--"))
 
 
 def observed_images(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from orbitset.config import with_settings
 from orbitset.errors import RunError, TrainingError
+from orbitset.protocols.contract import About
 from orbitset.recipes.experiment import Experiment
-from orbitset.recipes.search_space import own_values, settings_of
+from orbitset.recipes.search_space import options_of, settings_of
 from orbitset.run_folder import Run
 from orbitset.runs.overall import Overall
 from orbitset.seeds import stable_seed
@@ -29,6 +30,9 @@ class MethodSearch:
 
     base: Experiment
     space: "dict[str, optuna.distributions.BaseDistribution]"
+    own: Mapping[str, Any]
+    """The point of the recipe's own settings"""
+    num_orbits: int
 
 
 @dataclass(eq=False)
@@ -39,7 +43,8 @@ class _Trial:
     number: int
     folder: Run
     record: dict[str, Any]
-    """What trial.json holds: the `point` and its `settings`; then also `value`, `epoch` and perhaps an `error`"""
+    """What trial.json holds: the `point` and its `settings`; then also `value`, `epoch`, `measure` and perhaps an
+    `error`"""
 
     @property
     def is_settled(self) -> bool:
@@ -132,13 +137,12 @@ class Trials:
             point, value = trial.record["point"], trial.record["value"]
             study.add_trial(create_trial(params=point, distributions=search.space, value=value))
             return []
-        own = own_values(search.base)
         if trial.record or trial.number == 0:
-            own_point = {name: own[name] for name in search.space}
+            own_point = {name: search.own[name] for name in search.space}
             study.enqueue_trial(trial.record.get("point", own_point))
         study.sampler = self._sampler(trial)
         point = study.ask(fixed_distributions=search.space).params
-        trial.write(point=point, settings=settings_of(point, search.base))
+        trial.write(point=point, settings=settings_of(point, search.base, search.num_orbits))
         config = with_settings(search.base, trial.record["settings"])
         return [Job(trial, replace(config, seed=seed)) for seed in self._seeds]
 
@@ -163,12 +167,11 @@ class Trials:
         if error is not None:
             name = f"{trial.method} trial {trial.number}"
             self._overall.note(f"{name} counts as 0: {error.message}")
-            self._settle(trial, value=0.0, epoch=None, error=error.message)
+            self._settle(trial, value=0.0, epoch=None, measure=None, error=error.message)
             return
         runs = [Run(trial.folder / f"seed-{seed}") for seed in self._seeds]
         if all(run.is_trained for run in runs):
-            value, epoch = _best(runs)
-            self._settle(trial, value=value, epoch=epoch)
+            self._settle(trial, **_best(runs))
 
     def _settle(self, trial: _Trial, **outcome: Any) -> None:
         trial.write(**outcome)
@@ -184,18 +187,23 @@ class Trials:
                 "number": trial.number,
                 "state": "failed" if "error" in trial.record else "complete",
                 **{name: trial.record[name] for name in ("value", "epoch", "settings")},
+                "measure": trial.record.get("measure"),
+                "options": options_of(trial.record["point"], trial.record["settings"]),
             }
             for trial in self._trials
             if trial.method == method and trial.is_settled
         ]
 
 
-def _best(runs: Sequence[Run]) -> tuple[float, float]:
-    """The best accuracy at one of the moments at which all were evaluated, in the mean, and its epoch."""
+def _best(runs: Sequence[Run]) -> dict[str, Any]:
+    """The best score at one of the moments at which all were evaluated, in the mean, its epoch and measure."""
+    about = About.from_json(runs[0].read_json("results.json")["protocol"])
+    measure = about.kept_by or next(iter(about.measures))
     moments = zip(*(run.records() for run in runs), strict=True)
     trained = [records for records in moments if records[0]["step"] > 0]
     means = [
-        (sum(record["accuracy"]["mean"] for record in records) / len(runs), records[0]["epoch"])
+        (sum(record[measure]["mean"] for record in records) / len(runs), records[0]["epoch"])
         for records in trained
     ]
-    return max(means, key=lambda mean: mean[0])
+    value, epoch = max(means, key=lambda mean: mean[0])
+    return {"value": value, "epoch": epoch, "measure": measure}

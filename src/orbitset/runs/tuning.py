@@ -1,13 +1,15 @@
-"""Settings the paper leaves open, chosen on validation digits: as many trials and images for every method.
+"""Settings chosen on validation images: as many trials and images for every method.
 
 A trial is one or several runs in trials/METHOD/NNN/seed-S that never look at a test image. Its value is the
-best one-shot accuracy on validation images, averaged over its seeds, at any evaluation after the first step;
-the epoch of that is kept with it. With one seed a search also finds settings that only that seed likes. The
-first trial of a method has the recipe's own settings, so that the best is never worse. A trial that diverged
-counts, with the value 0: no method gets more tries for failing.
+best score on validation images, averaged over its seeds, at any evaluation after the first step; the epoch of
+that is kept with it. The score is the protocol's: one-shot accuracy for computed orbits, for observed ones
+top-1 retrieval, which needs no labels. With one seed a search also finds settings that only that seed likes.
+The first trial of a method has the recipe's own settings, so that the best is never worse. A trial that
+diverged counts, with the value 0: no method gets more tries for failing.
 """
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from orbitset.config import differences, to_dict
 from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, OrbitsetError, RunError
-from orbitset.orbits.computed import OrbitConfig
+from orbitset.protocols import ObservedSplit
 from orbitset.protocols.images import load_parts
 from orbitset.recipes.experiment import Experiment, check_experiment, read_experiment
-from orbitset.recipes.search_space import space_of
+from orbitset.recipes.length import evaluated_often
+from orbitset.recipes.search_space import own_values, space_of, with_all_changes
 from orbitset.run_folder import Run
-from orbitset.runs.prepare import CONFIGURATION
+from orbitset.runs.prepare import CONFIGURATION, open_images
 from orbitset.runs.trials import MethodSearch, Trials
 from orbitset.runs.workers import check_jobs, train_all
 from orbitset.training.progress import Progress, Silent
@@ -38,20 +41,22 @@ class Search:
     bases: Mapping[str, Experiment]
     trials: int = 20
     """Trials of every method, the recipe's own settings among them"""
-    images: int = 2_000_000
-    """Images shown in every trial"""
+    images: int | None = 2_000_000
+    """Images shown in every trial; None for as many as the base shows"""
     seeds: int = 1
     """Seeds that every trial is trained with, which multiplies the images"""
     seed: int = 0
     """The seed of the proposals, and the first that every trial is trained with"""
     fixed: tuple[str, ...] = ()
     """Names of settings that stay as they are in the bases"""
+    arguments: tuple[str, ...] = ()
+    """What `orbitset train` needs to be told for the same bases, besides the method"""
 
     def __post_init__(self) -> None:
         if not self.bases:
             raise ConfigError("a search needs at least one method")
         for name, least in (("trials", 1), ("images", 1), ("seeds", 1), ("seed", 0)):
-            if getattr(self, name) < least:
+            if (number := getattr(self, name)) is not None and number < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")
         for name in self.fixed:
             if name in _DECIDED:
@@ -68,15 +73,64 @@ class Search:
     def of_method(self, base: Experiment) -> MethodSearch:
         """A method's trials: of the length asked for, and scored on validation images."""
         check_experiment(base, CONFIGURATION)
-        evaluation = replace(base.evaluation, on="validation", tsne_points=0)
+        check_searchable(base)
+        evaluation = base.evaluation
+        evaluation = replace(evaluation, on="validation", **evaluation.without_figures())
         base = replace(base, seed=self.seed, evaluation=evaluation)
-        assert isinstance(base.orbits, OrbitConfig)
-        splits = load_parts(open_source(base.data), base.orbits, "validation")
-        if splits.test.labels is None:
-            raise ConfigError("settings are chosen by accuracy, and these images have no labels")
-        epochs = self.images / (len(splits.train) * base.orbits.members)
-        base = replace(base, train=replace(base.train, epochs=epochs))
-        return MethodSearch(base, space_of(base, len(splits.train), self.fixed))
+        trained = _observed_images(base) if base.is_observed else _computed_images(base)
+        if self.images is not None:
+            epochs = self.images / trained.images_per_epoch
+            base = _with_length(base, epochs)
+        space = space_of(base, trained.orbits, trained.most_members, self.fixed)
+        return MethodSearch(
+            with_all_changes(base, trained.size_px), space, own_values(base), trained.orbits
+        )
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What is trained on, in numbers."""
+
+    orbits: int
+    most_members: int
+    images_per_epoch: int
+    size_px: int
+
+
+def _computed_images(base: Experiment) -> _Trained:
+    splits = load_parts(open_source(base.data), base.computed, "validation")
+    if splits.test.labels is None:
+        raise ConfigError("settings are chosen by accuracy, and these images have no labels")
+    orbits, members = len(splits.train), base.computed.members
+    return _Trained(orbits, members, orbits * members, base.computed.canvas_px)
+
+
+def _observed_images(base: Experiment) -> _Trained:
+    split = open_images(base, "cpu")
+    assert isinstance(split, ObservedSplit)
+    size_N = split.orbits_of(split.train).size_N
+    return _Trained(len(size_N), int(size_N.max()), len(split.train), split.image_shape[1])
+
+
+def _with_length(base: Experiment, epochs: float) -> Experiment:
+    if base.is_observed:
+        return evaluated_often(base, epochs)
+    return replace(base, train=replace(base.train, epochs=epochs))
+
+
+def check_searchable(base: Experiment) -> None:
+    """Refuse what has no validation images by which settings could be chosen."""
+    if not hasattr(base.evaluation, "on"):
+        raise ConfigError(
+            f"settings cannot be searched by the protocol {base.protocol}: it cannot be scored on validation "
+            "images instead of test images"
+        )
+    if base.is_observed and not base.evaluation.validation:
+        raise ConfigError(
+            f"{base.name} has no validation orbits, by whose retrieval settings are chosen",
+            hint="name some with --split, such as session=1,2/3/4, or bring more things: where at least 20 "
+            "are split at random, some are held out for validation",
+        )
 
 
 def tune(
@@ -109,7 +163,7 @@ def tune(
             methods, run, trials=search.trials, seeds=search.all_seeds, progress=progress
         )
         train_all(trials, jobs, device)
-        results = {"methods": {m: _result(trials.summaries(m), search.images) for m in methods}}
+        results = {"methods": {m: _result(search, m, trials.summaries(m)) for m in methods}}
         run.write_json("results.json", results)
     return results
 
@@ -127,6 +181,7 @@ def stored_search(run: Run) -> Search:
             seeds=config["seeds"],
             seed=config["seed"],
             fixed=tuple(config["fixed"]),
+            arguments=tuple(config.get("arguments", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{run / 'config.json'} is damaged: {error!r}") from None
@@ -163,6 +218,7 @@ def _describe(search: Search, methods: Mapping[str, MethodSearch]) -> dict[str, 
         "methods": list(methods),
         **numbers,
         "fixed": list(search.fixed),
+        "arguments": list(search.arguments),
         "bases": {method: to_dict(base) for method, base in search.bases.items()},
         "space": {method: _described(own.space) for method, own in methods.items()},
     }
@@ -191,7 +247,11 @@ def _check_same(run: Run, search: Search, description: Mapping[str, Any]) -> Non
         )
 
 
-def _result(trials: list[dict[str, Any]], images: int) -> dict[str, Any]:
+def _result(search: Search, method: str, trials: list[dict[str, Any]]) -> dict[str, Any]:
     best = max(trials, key=lambda trial: trial["value"])
-    chosen = {name: best[name] for name in ("value", "settings", "epoch")}
-    return {"best": {**chosen, "trial": best["number"]}, "trials": trials, "images": images}
+    chosen = {name: best[name] for name in ("value", "settings", "options", "epoch", "measure")}
+    chosen |= {"trial": best["number"], "command": None}
+    if search.arguments:
+        words = ["orbitset", "train", *search.arguments, "--method", method, *best["options"]]
+        chosen["command"] = shlex.join(words)
+    return {"best": chosen, "trials": trials, "images": search.images}
