@@ -58,7 +58,6 @@ _FIGURES = "figures/.written"
 """The names of the figures that were written, a line each: beside them may lie those of others"""
 _RECORDED = ("results.json", "metrics.jsonl", "arrays.npz", "environment.json")
 
-
 Kind = Literal["run", "demo", "study", "search"]
 
 
@@ -89,11 +88,17 @@ class Run:
     @property
     def has_results(self) -> bool:
         """Whether it is finished, apart from the weights, which a recorded run does not come with."""
-        return all((self / name).is_file() for name in _RECORDED)
+        return all((self / name).is_file() for name in _RECORDED) and not self.is_stopped
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its results are those of a training that was stopped, and can go on."""
+        results = self.read_json("results.json") if self.is_trained else None
+        return isinstance(results, dict) and "stopped" in results
 
     @property
     def is_trained(self) -> bool:
-        """Whether its training came to its end. All but its records may have been removed since."""
+        """Whether its training ended or was stopped. All but its records may have been removed since."""
         return (self / "results.json").is_file()  # the last thing a training writes
 
     @property
@@ -132,10 +137,22 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        command = f"orbitset {self.command} --resume --out {shlex.quote(str(self.path))}"
+        """The command that goes on with it."""
+        return self._trusting(f"{self.command} --resume --out")
+
+    @property
+    def ways_on(self) -> str:
+        """What can be done with a run that is not finished, as a hint."""
+        resume = f"go on with it: {self.resume_command}"
+        if self.kind != "run" or not any(self.checkpoints.glob("*.safetensors")):
+            return resume
+        return f"{resume}\nmake a model of what it has learned so far: {self._trusting('finish')}"
+
+    def _trusting(self, words: str) -> str:
         modules = dict.fromkeys(_modules_of(self.config if self.exists else {}))
         modules.pop("timm", None)  # networks of timm are not code of the user's
-        return command + (f" --trust {','.join(modules)}" if modules else "")
+        trust = f" --trust {','.join(modules)}" if modules else ""
+        return f"orbitset {words} {shlex.quote(str(self.path))}{trust}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -198,6 +215,13 @@ class Run:
             if not any(folder.iterdir()):
                 folder.rmdir()
 
+    def require_model(self) -> None:
+        """An error that says what can be done, if this is a training from which no model was made yet."""
+        is_made = self.is_trained or (self / "model.json").exists()
+        if self.exists and self.kind == "run" and not is_made:
+            message = f"{self.path} holds a run that is not finished"
+            raise RunError(message, hint=self.ways_on, is_usage=True)
+
     def note_environment(self, *, device: str, seed: int, **more: Any) -> None:
         """Write the hardware and versions that this runs with, after those it was begun with, and `more`."""
         environment = describe_environment(device=device, seed=seed)
@@ -225,8 +249,7 @@ class Run:
             return json.loads((self / name).read_text())
         except FileNotFoundError:
             raise RunError(
-                f"{self.path} has no {name}: the run is not finished",
-                hint=f"go on with it: {self.resume_command}",
+                f"{self.path} has no {name}: the run is not finished", hint=self.ways_on
             ) from None
         except (ValueError, RecursionError) as error:
             raise RunError(f"{self / name} is damaged: {error}") from None
@@ -270,6 +293,10 @@ class Run:
         """Remove what a run wrote, except its configuration; files of others stay."""
         figures = [f"figures/{name}" for name in self._figure_names()]
         self._remove([*_WRITTEN, *figures, _FIGURES])
+
+    def remove_results(self) -> None:
+        """Remove the results and the model of a training that was stopped, before there are others."""
+        self._remove(["results.json", "model.json"])
 
     def remove_checkpoint(self) -> None:
         """Remove the checkpoints, each of which is at least three times as large as the weights."""
@@ -358,11 +385,7 @@ def _commit() -> str | None:
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        model = platform.processor() or platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*:\s*(.+)", cpus.read_text() if cpus.exists() else "", re.M)
+    model = named[1].strip() if named else platform.processor() or platform.machine()
     return f"{model}, {os.cpu_count()} cores"

@@ -175,6 +175,7 @@ def test_labels_drawn_in_the_plane_are_those_that_are_tested(tmp_path, small_fac
     ],
 )
 def test_what_cannot_be_scored_is_said_before_training(tmp_path, small_faces, settings, message):
-    config = small_faces("AE", "train.keep=last", *settings, "evaluation.validation=")
+    unvalidated = ["train.keep=last", "train.patience=null", "evaluation.validation="]
+    config = small_faces("AE", *settings, *unvalidated)
     with pytest.raises(DataError, match=message):
         train(config, Run(tmp_path / "run"))

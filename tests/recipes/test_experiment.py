@@ -173,6 +173,15 @@ def test_best_weights_need_images_to_choose_them_by(small_faces):
     assert affine_images("x.npy", 28, 50, has_labels=False).keeps_best
 
 
+def test_an_early_end_needs_images_to_judge_by(small_faces):
+    assert small_faces("OJ", "train.keep=last").train.patience == 3
+    assert small_faces(split="session=1,2/4").train.patience is None
+    with pytest.raises(ConfigError, match="train.patience is 2, and one-shot has no validation"):
+        with_settings(affine_digits(), ["train.patience=2"])
+    with pytest.raises(ConfigError, match="train.patience is 0; give at least 1"):
+        small_faces("OJ", "train.patience=0")
+
+
 def test_another_protocol_keeps_what_both_have():
     finding = affine_images("x.npy", 28, 50, has_labels=False)
     finding = with_settings(finding, ["evaluation.seed=4"])

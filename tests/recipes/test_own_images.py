@@ -251,7 +251,10 @@ def test_sub_folders_are_orbits_and_some_are_held_out_to_stop_by(things):
     assert config.orbits.is_colour and config.orbits.canonical == "medoid"
     parts = config.evaluation
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [17, 2, 5]
-    assert config.keeps_best
+    assert config.keeps_best and config.train.patience == 3
+    assert "fewer if 3 evaluations retrieve validation images no better" in described_in_words(
+        config
+    )
     assert "its target is its medoid" in described_in_words(config)
     images = open_images(config, "cpu")
     assert len(images.train) == 51 and images.image_shape == (3, 16)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from orbitset.results.recorded import read_recorded, read_training
 from orbitset.results.stopping import stopped_scores
 from orbitset.results.summary import summarise
 from orbitset.run_folder import Run
+from orbitset.training import TrainConfig
 
 METHODS = ("OJ", "OT", "OE", "EX", "OT-STN")
 SPLITS, SEEDS, EVALUATIONS = 10, (0, 1, 2), 4
@@ -165,6 +167,14 @@ def test_a_run_that_lacks_an_evaluation_is_named(made, tmp_path):
     (runs[1] / "metrics.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(RunError, match="twice: .*seed-1/metrics.jsonl has 3, others have 4"):
         mean_curve([read_training(run) for run in runs])
+
+
+def test_a_curve_of_trainings_that_ended_early_is_over_what_all_have(made, tmp_path):
+    runs = [read_training(Run(made[0] / f"OJ/seed-{seed}")) for seed in SEEDS]
+    config = SimpleNamespace(train=TrainConfig(patience=3))
+    runs = [replace(run, config=config) for run in runs]
+    ended = replace(runs[1], records=runs[1].records[:2])
+    assert mean_curve([runs[0], ended, runs[2]]) == mean_curve(runs)[:2]
 
 
 def test_differences_over_seeds_pair_trainings_of_one_seed(made):

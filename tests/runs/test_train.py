@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from orbitset.config import with_settings
 from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.evaluation.score import Score
+from orbitset.models import load_model_folder
 from orbitset.protocols import Numbers, Pairs
 from orbitset.protocols.encoding import encoding_with
 from orbitset.protocols.images import load_parts
@@ -27,12 +29,14 @@ from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.affine_mnist import affine_mnist
 from orbitset.recipes.compose import Request, compose
 from orbitset.recipes.experiment import read_experiment
+from orbitset.report import write_report
 from orbitset.run_folder import Run
 from orbitset.runs.demo import demo_configs
 from orbitset.runs.evaluate import evaluate_run
 from orbitset.runs.load import load_run
-from orbitset.runs.prepare import build_protocol, open_images
+from orbitset.runs.prepare import Judge, build_protocol, open_images
 from orbitset.runs.train import train
+from orbitset.training.interruption import Interruption
 from orbitset.training.progress import Silent
 
 SMALL = [
@@ -50,7 +54,8 @@ def _small(method="OJ", *settings):
     return with_settings(affine_digits(method), [*SMALL, *settings])
 
 
-@pytest.mark.parametrize("method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN", "IN", "PR+R", "SG+R-STN"]
+@pytest.mark.parametrize(
+    "method", ["OJ", "OT", "OE", "ST", "EX", "AE", "OT-STN", "IN", "PR+R", "SG+R-STN"]
 )
 def test_every_method_trains_to_a_finished_run(tmp_path, method):
     run = Run(tmp_path / "run")
@@ -329,6 +334,102 @@ def test_two_processes_do_not_write_one_run(tmp_path):
         train(_small(), run)
 
 
+class _Interrupt(Silent):
+    """Asks a training to stop after so many steps."""
+
+    def __init__(self, step, interruption):
+        self.step, self.interruption = step, interruption
+
+    def update(self, done, images, terms):
+        self.interruption.is_requested |= done == self.step
+
+
+def _stopped(config, run, step, **more):
+    stop = Interruption()
+    return train(config, run, progress=_Interrupt(step, stop), interruption=stop, **more)
+
+
+def test_a_stopped_training_is_a_model_and_goes_on_as_if_it_had_not_been_stopped(tmp_path):
+    config, run = _small(), Run(tmp_path / "stopped")
+    train(config, Run(tmp_path / "whole"))
+    steps = Run(tmp_path / "whole").records()[-1]["step"]
+    for at in (10, 25):  # the second time it is resumed, and has other results already
+        results = _stopped(config, run, at, resume=True)
+        assert results["stopped"] == {"step": at, "steps": steps}
+        assert results["notes"][0] == f"stopped after {at} of {steps} steps"
+        assert not run.has_results and run.records()[-1]["step"] < at
+        assert load_model_folder(run.path).description.trained.images > run.records()[-1]["images"]
+        model, _, judge = load_run(run)
+        rows = {(row["method"], row["metric"]): row["mean"] for row in results["rows"]}
+        anew = judge.scores(judge.encoding(model))["accuracy"]
+        assert anew.mean == rows["OJ", "accuracy"]
+        assert "stopped after" in write_report(run).read_text()
+    train(config, run, resume=True)
+    _same_results(tmp_path / "whole", run.path)
+    assert run.has_results and not (run / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("best", [0.25, 3.0])
+def test_a_stopped_training_keeps_the_weights_that_were_best(
+    tmp_path, small_faces, monkeypatch, best
+):
+    """By the scores of each evaluation, or of the one that is made where it stops."""
+    scores = {0.25: (0.1, 0.9, 0.2, 0.3), 3.0: (0.1, 0.2, 0.3, 0.9)}[best]
+    weights = []
+
+    def record(self, model):
+        weights.append(deepcopy(model.state_dict()))
+        score = scores[len(weights) - 1]
+        each = Score(mean=score, sides={"va": [score], "te": [score]}).to_json()
+        return dict.fromkeys(self.protocol.about.measures, each)
+
+    monkeypatch.setattr(Judge, "record", record)
+    config = small_faces("OE", "train.epochs=3", "train.evaluate_at=0.25,1")
+    run = Run(tmp_path / "run")
+    step = _stopped(config, run, 11)["stopped"]["step"]
+    assert [record["step"] < step for record in run.records()] == [True] * 3
+    kept = weights[scores.index(0.9)]
+    found = load_model_folder(run.path).network.state_dict()
+    assert all(torch.equal(kept[name], value) for name, value in found.items())
+
+
+def test_a_killed_training_can_be_finished(tmp_path, ended, orbitset, fails):
+    run = Run(tmp_path / "run")
+    shutil.copytree(ended, run.path)
+    done = orbitset("finish", run.path, "--quiet")
+    assert done.returncode == 0 and run.is_finished, done.stderr
+
+    class Stop(Silent):
+        def update(self, done, images, terms):
+            if done == 9:
+                raise KeyboardInterrupt
+
+    killed = Run(tmp_path / "killed")
+    with pytest.raises(KeyboardInterrupt):
+        train(_small("AE", "train.checkpoint_every_s=0"), killed, progress=Stop())
+    model = ["export", killed.path, "--out", tmp_path / "model"]
+    fails(orbitset(*model), 2, "not finished", f"orbitset finish {killed.path}")
+    fails(orbitset("evaluate", killed.path), 2, "not finished", f"orbitset finish {killed.path}")
+    done = orbitset("finish", killed.path, "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert "stopped after 8 of " in done.stderr
+    assert f"orbitset train --resume --out {killed.path}" in done.stderr
+    assert orbitset(*model).returncode == 0
+    shutil.rmtree(killed / "checkpoint")
+    fails(orbitset("finish", killed.path), 1, "has no checkpoint")
+
+
+def test_ctrl_c_leaves_a_model(tmp_path, start):
+    out = tmp_path / "run"
+    process = start(*_arguments(out, "--quiet", "--epochs", "100"))
+    _wait_for_a_step(out, process)
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 128 + signal.SIGINT
+    assert Run(out).is_stopped and (out / "report.html").exists()
+    assert load_model_folder(out).description.trained.images > 0
+
+
 class Dropping(nn.Sequential):
     """A network that draws random numbers in training."""
 
@@ -559,7 +660,10 @@ def failing(codes, batch):
 @pytest.mark.parametrize(
     ("loss", "error"),
     [
-        ("of_many", r"the loss bad_losses:of_many gave a tensor of shape \(\d+, 16\); give one number"),
+        (
+            "of_many",
+            r"the loss bad_losses:of_many gave a tensor of shape \(\d+, 16\); give one number",
+        ),
         ("without_loss", "gave the terms near; give one number, or a dict of numbers with 'loss'"),
         ("failing", "division by zero"),
     ],

@@ -11,6 +11,7 @@ from orbitset.run_folder import Run
 from orbitset.training import RunRecorder, TrainConfig, fit
 from orbitset.training.checkpoint import has_checkpoint
 from orbitset.training.progress import Silent
+from orbitset.training.recorder import Training
 
 
 class _Batch:
@@ -52,6 +53,9 @@ class Notes(Silent):
 
     def note(self, message):
         self.messages.append(message)
+
+    def shorten(self, total):
+        self.total = total
 
 
 def _train(run, scores, *, progress=None, **more):
@@ -163,3 +167,52 @@ def test_an_evaluation_that_fails_on_weights_that_are_not_finite_says_so(run):
     recorder = RunRecorder(run, evaluate=evaluate, evaluate_at={2})
     with pytest.raises(TrainingError, match="the weights were not finite after step 2"):
         fit(_Model(), _Loss(), _Batches(), steps=3, recorder=recorder)
+
+
+def _flat_after(step):
+    return lambda records: "it is flat" if records[-1]["step"] >= step else None
+
+
+def test_a_training_whose_scores_do_not_rise_ends_after_a_tenth_more_steps(run):
+    progress = Notes()
+    recorder, _ = _train(run, [1, 3, 2], why_end=_flat_after(2), progress=progress)
+    assert [record["step"] for record in run.records()] == [0, 2, 3]
+    (note,) = (note for note in run.records("notes.jsonl") if note["kind"] == "early end")
+    assert note["text"] == "it is flat; the training ends after 3 of 6 steps"
+    assert recorder.best_weights is not None and recorder.stopped_at is None
+    assert progress.total == 3
+
+
+def test_the_learning_rate_falls_to_zero_where_the_end_is_brought_forward():
+    training = Training(None, _Batches(), 1000, Notes(), "training")
+    training.step = 40
+    assert training.rate_share == 1 and training.end_early()
+    shares = []
+    while training.step < training.steps:
+        shares.append(training.rate_share)
+        training.step += 1
+    assert shares == [1.0, 0.75, 0.5, 0.25]
+    assert not training.end_early(), "it ends already"
+    assert not Training(None, _Batches(), 44, Notes(), "training", step=40).end_early()
+
+
+def test_an_early_end_is_the_same_after_a_resume(run, tmp_path):
+    end = {"why_end": _flat_after(4), "checkpoint_every_s": 0}
+    whole, model = _train(run, [1, 2, 3, 4], **end)
+    other, asked = Run(tmp_path / "other"), []
+    _train(other, [1, 2, 3], is_interrupted=lambda: asked.append(1) or len(asked) == 4, **end)
+    assert [record["step"] for record in other.records()] == [0, 2, 4]
+    _, resumed = _train(other, [4], resume=True, **end)
+    assert other.records() == run.records() and run.records()[-1]["step"] == 5
+    assert other.records("notes.jsonl") == run.records("notes.jsonl")
+    assert torch.equal(model.layer.weight, resumed.layer.weight)
+
+
+def test_an_interrupted_training_has_a_checkpoint_where_it_stopped(run, tmp_path):
+    asked = []
+    stopped, _ = _train(run, [1, 2], is_interrupted=lambda: asked.append(1) or len(asked) == 3)
+    assert stopped.stopped_at == 3
+    _, resumed = _train(run, [3, 4], resume=True)
+    whole, model = _train(Run(tmp_path / "whole"), [1, 2, 3, 4])
+    assert torch.equal(model.layer.weight, resumed.layer.weight)
+    assert run.records() == Run(tmp_path / "whole").records()

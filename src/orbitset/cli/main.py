@@ -34,6 +34,7 @@ app = typer.Typer(
 _COMMANDS: tuple[Callable[..., None], ...] = (
     single.demo,
     single.train,
+    single.finish,
     single.evaluate,
     single.report,
     studies.reproduce,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from orbitset.cli.options import find_device, say
-from orbitset.errors import ConfigError, RunError
+from orbitset.errors import ConfigError
 
 if TYPE_CHECKING:
     from orbitset.datasets.table import Problem
@@ -43,14 +43,7 @@ def load(folder: Path, device: str | None) -> "Model":
     from orbitset.models import load_model_folder
     from orbitset.run_folder import Run
 
-    run = Run(folder)
-    is_unfinished = run.exists and run.kind == "run" and not run.is_trained
-    if is_unfinished and not (run / "model.json").exists():
-        raise RunError(
-            f"{folder} holds a run that is not finished",
-            hint=f"go on with it: {run.resume_command}",
-            is_usage=True,
-        )
+    Run(folder).require_model()
     return load_model_folder(folder, device=find_device(device))
 
 

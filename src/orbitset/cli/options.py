@@ -167,12 +167,11 @@ Trust = Annotated[
 
 @contextmanager
 def interruptible(run: "Run") -> Iterator[None]:
-    """Ctrl-C inside says how to go on."""
+    """Ctrl-C inside says what can be done with the run."""
     try:
         yield
     except KeyboardInterrupt:
-        is_begun = run.exists
-        say(f"\ninterrupted; go on with: {run.resume_command}" if is_begun else "\ninterrupted")
+        say(f"\ninterrupted\n{run.ways_on}" if run.exists else "\ninterrupted")
         raise
 
 

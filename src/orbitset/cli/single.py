@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
 from orbitset.cli.options import (
     AugmentOption,
@@ -44,6 +44,7 @@ from orbitset.cli.options import (
 from orbitset.errors import ConfigError
 
 if TYPE_CHECKING:
+    from orbitset.recipes.experiment import Experiment
     from orbitset.run_folder import Run
 
 RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run.")]
@@ -159,8 +160,6 @@ def train(
     from orbitset.recipes.compose import Request, compose
     from orbitset.recipes.own_images import OrbitOptions
     from orbitset.run_folder import Run
-    from orbitset.runs.train import train as train_experiment
-    from orbitset.training.progress import default_progress
 
     check_flags(resume, overwrite)
     if epochs is not None and not epochs > 0:
@@ -201,20 +200,67 @@ def train(
     if not quiet and str(composed):
         say(str(composed))
     run = Run(out or Path("runs") / file_name(f"{config.name}-{config.method}"))
+    how = {"resume": resume, "overwrite": overwrite, "device": device, "source": composed.source}
+    _train_into(run, config, how, as_json=as_json, quiet=quiet)
+
+
+def _train_into(
+    run: "Run", config: "Experiment", how: dict[str, Any], *, as_json: bool, quiet: bool
+) -> None:
+    """Train into a folder and print what came of it; if the training was stopped, this ends the program."""
+    from orbitset.runs.train import train as train_experiment
+    from orbitset.training.interruption import Interruption
+    from orbitset.training.progress import default_progress
+
+    interruption, progress = Interruption(), default_progress(quiet=quiet)
     with interruptible(run):
-        results = train_experiment(
-            config,
-            run,
-            resume=resume,
-            overwrite=overwrite,
-            device=device,
-            progress=default_progress(quiet=quiet),
-            source=composed.source,
-        )
+        results = train_experiment(config, run, progress=progress, interruption=interruption, **how)
         page = _write_report(run)
+    _say_results(run, results, page, as_json, has_model=config.keeps_weights)
+    if "stopped" in results:
+        raise Exit(interruption.exit_code)
+
+
+def finish(
+    folder: Annotated[Path, Argument(metavar="RUN", help="Folder of an interrupted training.")],
+    trusted: Trust = None,
+    device: Device = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a model of what an interrupted training has learned so far.
+
+    The model has the weights that were best on validation images, or the latest ones where there are no
+    such images. The training can still go on with `orbitset train --resume`.
+
+    Example: orbitset finish runs/products-OJ
+    """
+    from orbitset.recipes.compose import Request, compose
+    from orbitset.run_folder import Run
+    from orbitset.runs.train import finish as finish_run
+    from orbitset.training.progress import default_progress
+
+    run = Run(folder).require()
+    config = compose(Request(), resumed=run).config
+    with interruptible(run):
+        progress = default_progress(quiet=quiet)
+        results = finish_run(config, run, device=find_device(device), progress=progress)
+        page = _write_report(run)
+    _say_results(run, results, page, as_json, has_model=config.keeps_weights)
+
+
+def _say_results(
+    run: "Run", results: dict[str, Any], page: Path, as_json: bool, *, has_model: bool
+) -> None:
+    """Print the results of a training, and say what can be done with it."""
     print_results(results, as_json)
-    _say_notes(run, results, has_model=config.keeps_weights)
-    say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if config.keeps_weights else ""))
+    _say_notes(run, results, has_model=has_model)
+    say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if has_model else ""))
+    if stopped := results.get("stopped"):
+        say(
+            f"stopped after {stopped['step']:,} of {stopped['steps']:,} steps; the model can be used as it is"
+            f"\ngo on with the training: {run.resume_command}"
+        )
 
 
 def _write_report(run: "Run") -> Path:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from orbitset.protocols.exclusions import Exclusion, in_words
 from orbitset.recipes.experiment import Experiment
+from orbitset.recipes.length import described_length
 
 
 def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
@@ -23,7 +24,6 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
         left_out = f"frames nearer than {evaluation.apart}"
     size = "the images' own size" if orbits.size_px is None else f"{orbits.size_px} px"
     alike = f", by {orbits.alike}, {orbits.alike_values} at a time" if orbits.alike else ""
-    epochs = f"{config.train.epochs:g} epoch{'s' * (config.train.epochs != 1)}"
     parts = [
         f"an orbit shares {', '.join(orbits.orbit)}; its target is {target}",
         f"{by} {_few(evaluation.train)} to train, {validation}{_few(evaluation.test)} to test",
@@ -41,7 +41,7 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
         *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
         *([f"codes ignore {', '.join(orbits.ignore)}"] if orbits.ignore else []),
         f"{size}, {'colour' if orbits.is_colour else 'grey'}; batches of {orbits.orbits_per_batch} orbits x "
-        f"{orbits.members_per_batch} members{alike}; {epochs}",
+        f"{orbits.members_per_batch} members{alike}; {described_length(config)}",
         *([f"images change in training: {orbits.augmentation}"] if orbits.augmentation else []),
     ]
     return "\n".join(lines)

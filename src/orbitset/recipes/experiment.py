@@ -85,11 +85,8 @@ class Experiment:
             self._check_method(method)
         self._check_rates()
         self._check_observed()
-        if self.keeps_best and not getattr(self.evaluation, "can_keep_best", False):
-            raise ConfigError(
-                f"train.keep is best, and {self.protocol} has no validation images here to choose weights "
-                "by; set train.keep=last"
-            )
+        if not getattr(self.evaluation, "can_keep_best", False):
+            self._check_unvalidated()
 
     @property
     def computed(self) -> OrbitConfig:
@@ -242,6 +239,18 @@ class Experiment:
                 f"train.classifier_rate is for EX, or for classes beside the orbits; {self.method} has none"
             )
 
+    def _check_unvalidated(self) -> None:
+        none = f"{self.protocol} has no validation images here"
+        if self.keeps_best:
+            raise ConfigError(
+                f"train.keep is best, and {none} to choose weights by; set train.keep=last"
+            )
+        if self.train.patience is not None:
+            raise ConfigError(
+                f"train.patience is {self.train.patience}, and {none} to end a training by; set "
+                "train.patience=null"
+            )
+
     def _check_observed(self) -> None:
         if not self.is_observed:
             return
@@ -276,7 +285,9 @@ def with_protocol(config: Experiment, name: str) -> Experiment:
     settings = protocol_named(name).Settings
     evaluation = _shared_settings(settings, config.evaluation, "evaluation.")
     can_keep_best = getattr(evaluation, "can_keep_best", False)
-    train = config.train if can_keep_best else replace(config.train, keep="last")
+    train = config.train
+    if not can_keep_best:
+        train = replace(train, keep="last", patience=None)
     return replace(config, protocol=name, train=train, evaluation=evaluation)
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from orbitset.errors import ConfigError
 from orbitset.recipes.experiment import Experiment
 
+PATIENCE = 3
+"""Evaluations without a better score on validation images that end a training on a user's own images"""
 _EARLY = (0.25, 0.5)
 _MOST_PARTS = 10
 
@@ -18,3 +20,12 @@ def evaluated_often(config: Experiment, epochs: float) -> Experiment:
     moments = [*_EARLY, *(epochs * part / parts for part in range(1, parts))]
     inside = tuple(moment for moment in sorted(moments) if moment < epochs) or (epochs / 2,)
     return replace(config, train=replace(config.train, epochs=epochs, evaluate_at=inside))
+
+
+def described_length(config: Experiment) -> str:
+    """The length in words."""
+    train = config.train
+    epochs = f"{train.epochs:g} epoch{'s' * (train.epochs != 1)}"
+    if train.patience is None:
+        return epochs
+    return f"at most {epochs}, fewer if {train.patience} evaluations retrieve validation images no better"

@@ -21,7 +21,7 @@ from orbitset.protocols import PairsSettings
 from orbitset.protocols.images import Opened, decoding, grouping
 from orbitset.recipes.exclusions import excluded
 from orbitset.recipes.experiment import Experiment
-from orbitset.recipes.length import evaluated_often
+from orbitset.recipes.length import PATIENCE, evaluated_often
 from orbitset.recipes.outside_loss import method_named
 from orbitset.recipes.unused import belonging
 from orbitset.seeds import stream
@@ -223,7 +223,9 @@ def _experiment(
         orbits=orbits,
         encoder=EncoderConfig(code_size=256),
         classify_weight=_CLASSIFY if orbits.classes else 0.0,
-        train=TrainConfig(keep="best" if evaluation.validation else "last"),
+        train=TrainConfig(keep="best", patience=PATIENCE)
+        if evaluation.validation
+        else TrainConfig(),
         evaluation=evaluation,
     )
     config = with_settings(config, method.default_settings("own-images"))

@@ -18,14 +18,22 @@ def mean_curve(
     """Epoch and measures at every evaluation, averaged over n runs; the s.d. is the mean of those over draws
     or, where a run has none of its own, over the runs."""
     curve = []
-    counts = {run: len(run.records) for run in runs}
+    recorded = {run: run.records for run in runs}
+    if any(
+        run.config.train.patience is not None for run in runs
+    ):  # each may have ended at another time
+        steps = set.intersection(*({record["step"] for record in run.records} for run in runs))
+        recorded = {
+            run: [record for record in run.records if record["step"] in steps] for run in runs
+        }
+    counts = {run: len(records) for run, records in recorded.items()}
     most = max(counts.values())
     if short := [f"{run / 'metrics.jsonl'} has {num}" for run, num in counts.items() if num < most]:
         raise RunError(
             f"evaluations are missing, or some are there twice: {', '.join(short)}, others have {most}"
         )
     try:
-        for records in zip(*(run.records for run in runs), strict=True):
+        for records in zip(*recorded.values(), strict=True):
             epochs = [float(record["epoch"]) for record in records]
             if max(epochs) > _SAME_TIME * min(epochs):
                 raise ValueError(f"{min(epochs):g} and {max(epochs):g}")

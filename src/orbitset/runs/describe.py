@@ -34,10 +34,11 @@ def describe_model(
     run: Run,
     model: Encoder,
     rows: list[Row],
+    *,
+    num_images: int,
 ) -> None:
-    """Write model.json and model-card.md beside the weights."""
+    """Write model.json and model-card.md beside the weights, which were trained on so many images."""
     channels, size_px = images.image_shape
-    records = run.records()
     environment = run.read_json("environment.json")
     input_ = Input(size_px=size_px, channels=channels, image_px=images.image_px)
     network = Network(
@@ -57,7 +58,7 @@ def describe_model(
             data=Path(config.data).name,
             method=config.method,
             seed=config.seed,
-            images=records[-1]["images"],
+            images=num_images,
             init=environment.get("init"),
             commit=environment["commit"],
             versions=environment["versions"],

@@ -25,6 +25,7 @@ def load_run(run: Run, *, device: str = "cpu") -> tuple[Encoder, Images, Judge]:
     config = read_experiment(run.config)
     if not config.keeps_weights:
         raise RunError(f"{run.path} is of private images, so that its weights were not kept")
+    run.require_model()
     if not (run / WEIGHTS).is_file():
         raise RunError(
             f"there are no weights at {run / WEIGHTS}: the run is not finished, or they were not kept"

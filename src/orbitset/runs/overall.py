@@ -43,6 +43,9 @@ class Overall:
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None:
         self.inner.update(done, images, terms)
 
+    def shorten(self, total: int) -> None:
+        self.inner.shorten(total)
+
     def pause(self, message: str) -> AbstractContextManager[None]:
         return self.inner.pause(message)
 

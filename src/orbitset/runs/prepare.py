@@ -33,6 +33,8 @@ from orbitset.training.steps import forward
 Images = ComputedImages | ObservedSplit
 T = TypeVar("T")
 _SAY_EVERY_S = 5.0
+_LEAST_SHARE = 0.1
+"""The share of a training before which it is not judged whether its scores still rise"""
 CONFIGURATION = "the configuration"
 """What errors call a configuration whose folder or file has been checked before"""
 
@@ -193,6 +195,24 @@ class Judge:
         counting = eligible([*records], is_begun=self.config.begins_useful)
         scores = [float(record[self.kept_by]["va"][0]) for record in counting]
         return bool(scores) and all(scores[-1] > score for score in scores[:-1])
+
+    def why_end(self, records: Sequence[dict[str, Any]], steps: int) -> str | None:
+        """Why a training of so many steps need not go on, if that is so.
+
+        It waits for a better score than the best on validation images. Evaluations in the first tenth, or
+        while the backbone does not learn yet, do not count.
+        """
+        patience = self.config.train.patience
+        counting = eligible([*records], is_begun=self.config.begins_useful)
+        if patience is None or not counting:
+            return None
+        best_step = best(records, self.kept_by, is_begun=self.config.begins_useful)["step"]
+        first = steps * max(_LEAST_SHARE, self.config.train.head_first)
+        waited = sum(record["step"] > max(best_step, first) for record in counting)
+        if waited < patience:
+            return None
+        measure = self.protocol.about.measures.get(self.kept_by, self.kept_by)
+        return f"{measure} of validation images has not risen since step {best_step:,}"
 
     def is_start_best(self, records: Sequence[dict[str, Any]]) -> bool:
         """Whether the weights before training are those that are kept."""

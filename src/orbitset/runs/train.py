@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,11 @@ from orbitset.runs.prepare import (
     try_loss,
 )
 from orbitset.seeds import stable_seed
-from orbitset.training.checkpoint import Weights, has_checkpoint, save_model
+from orbitset.training.checkpoint import has_checkpoint, save_model
 from orbitset.training.fit import fit
+from orbitset.training.interruption import Interruption
 from orbitset.training.progress import Progress, Silent
-from orbitset.training.recorder import NOTES, RunRecorder
+from orbitset.training.recorder import NOTES, RunRecorder, evaluated
 
 
 def train(
@@ -47,10 +49,13 @@ def train(
     device: str = "cpu",
     progress: Progress | None = None,
     source: Opened | None = None,
+    interruption: Interruption | None = None,
 ) -> dict[str, Any]:
     """Train, evaluate and write the run folder; gives what results.json holds.
 
-    Images that were loaded to describe the training need not be loaded again.
+    Images that were loaded to describe the training need not be loaded again. An interruption that is heeded
+    ends the training early: the folder then holds the model so far, beside the checkpoint to go on from, and
+    results.json says under `stopped` after which step.
     """
     progress = progress or Silent()
     is_resumed = resume and run.exists
@@ -73,23 +78,30 @@ def train(
             return results
         _begin(config, images, run, overwrite=overwrite, is_resumed=is_resumed, device=device)
         _say_left_out(images, run, progress)
-        best = _fit(
-            config, images, judge, model, loss, run, resume=resume, device=device, progress=progress
+        recorder = _fit(
+            *(config, images, judge, model, loss, run),
+            resume=resume,
+            device=device,
+            progress=progress,
+            interruption=interruption if config.keeps_weights else None,
         )
-        if best is not None:
-            model.load_state_dict(best)
-        if judge.ignoring is not None:
-            counts = judge.ignoring.erase(model.eval(), judge.encoding(model))
-            progress.note(f"directions of codes that are projected out: {described_counts(counts)}")
-        if judge.is_start_best(run.records()):
-            progress.note(
-                f"{config.method} {config.name}: training did not retrieve validation images better than the "
-                f"{config.start} network, whose codes are kept"
-            )
-        progress.note(f"{config.method} {config.name}: raw pixels and figures")
-        results = _finish(config, images, judge, model, run)
-        run.remove_checkpoint()
+        results = _finish(config, images, judge, model, recorder, progress)
+        if recorder.stopped_at is None:
+            run.remove_checkpoint()
         return results
+
+
+def finish(
+    config: Experiment, run: Run, *, device: str = "cpu", progress: Progress | None = None
+) -> dict[str, Any]:
+    """Make a model of what an interrupted training has learned so far; gives what results.json holds."""
+    if not has_checkpoint(run.checkpoints) and not _is_complete(config, run):
+        raise RunError(
+            f"{run.path} has no checkpoint: it was interrupted before its first, or keeps none",
+            hint=run.ways_on,
+        )
+    stop = Interruption(is_requested=True)
+    return train(config, run, resume=True, device=device, progress=progress, interruption=stop)
 
 
 def _fit(
@@ -103,38 +115,67 @@ def _fit(
     resume: bool,
     device: str,
     progress: Progress,
-) -> Weights | None:
-    """Train into the folder; gives the weights to keep, if these are not those at the end."""
-    steps = max(1, images.batches.position_at(config.train.epochs))
+    interruption: Interruption | None,
+) -> RunRecorder:
+    """Train into the folder; gives the recorder, which knows the best weights and where it was stopped."""
+    steps = _steps(config, images)
     recorder = RunRecorder(
         run,
         evaluate=judge.record,
         evaluate_at=_evaluation_steps(config, images, steps),
         is_best=judge.is_best if config.keeps_best and config.keeps_weights else None,
+        why_end=lambda records: judge.why_end(records, steps),
         resume=resume,
+        is_interrupted=lambda: interruption is not None and interruption.is_requested,
         keeps_weights=config.keeps_weights,
         checkpoint_every_s=config.train.checkpoint_every_s,
     )
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(stable_seed("training", config.seed))
-        fit(
-            model,
-            loss,
-            images.batches,
-            steps=steps,
-            config=config.train,
-            rate_shares=config.rate_shares,
-            recorder=recorder,
-            progress=progress,
-            label=f"{config.method} {config.name}",
-        )
-    return recorder.best_weights
+        with nullcontext() if interruption is None else interruption.heeded():
+            fit(
+                model,
+                loss,
+                images.batches,
+                steps=steps,
+                config=config.train,
+                rate_shares=config.rate_shares,
+                recorder=recorder,
+                progress=progress,
+                label=f"{config.method} {config.name}",
+            )
+    return recorder
 
 
 def _finish(
-    config: Experiment, images: Images, judge: Judge, model: Encoder, run: Run
+    config: Experiment,
+    images: Images,
+    judge: Judge,
+    model: Encoder,
+    recorder: RunRecorder,
+    progress: Progress,
 ) -> dict[str, Any]:
     """Write the weights, the arrays of the figures, the model's description and the results."""
+    run, name = recorder.run, f"{config.method} {config.name}"
+    records, weights = run.records(), recorder.best_weights
+    if recorder.stopped_at not in (None, records[-1]["step"]):
+        # metrics.jsonl has none of this evaluation, so that the training can go on as if it had not been
+        progress.note(f"{name}: evaluating at step {recorder.stopped_at}")
+        records.append(evaluated(judge.record, model, images.batches, recorder.stopped_at))
+        if config.keeps_best and judge.is_best(records):
+            weights = None
+    if weights is not None:
+        model.load_state_dict(weights)
+    if judge.ignoring is not None:
+        counts = judge.ignoring.erase(model.eval(), judge.encoding(model))
+        progress.note(f"directions of codes that are projected out: {described_counts(counts)}")
+    if judge.is_start_best(records):
+        progress.note(
+            f"{name}: training did not retrieve validation images better than the {config.start} network, "
+            "whose codes are kept"
+        )
+    progress.note(f"{name}: raw pixels and figures")
+    run.remove_results()
     if config.keeps_weights:
         about = {"method": config.method, "name": config.name}
         save_model(run / "model.safetensors", model, about)
@@ -142,15 +183,21 @@ def _finish(
     with torch.inference_mode():
         arrays = judge.protocol.figures(model, judge.encoding(model))
     write_atomically(run / "arrays.npz", _packed(arrays))
-    rows = judge.rows(run.records())
+    rows = judge.rows(records)
     if config.keeps_weights:
-        describe_model(config, images, judge.protocol, run, model, rows)
+        num_images = records[-1]["images"]
+        describe_model(config, images, judge.protocol, run, model, rows, num_images=num_images)
     results: dict[str, Any] = {
         "rows": [row.to_json() for row in rows],
         "tested_on": images.tested_on,
         "protocol": {"name": config.protocol, **judge.protocol.about.to_json()},
     }
-    if notes := [f"step {note['step']:,}: {note['text']}" for note in run.records(NOTES)]:
+    notes = [f"step {note['step']:,}: {note['text']}" for note in run.records(NOTES)]
+    if recorder.stopped_at is not None:
+        stopped = {"step": recorder.stopped_at, "steps": _steps(config, images)}
+        results["stopped"] = stopped
+        notes.insert(0, "stopped after {step:,} of {steps:,} steps".format(**stopped))
+    if notes:
         results["notes"] = notes
     run.write_json("results.json", results)
     return results
@@ -228,6 +275,10 @@ def data_change(data: str, images: Images, run: Run) -> str | None:
     counts = (before["images"], now["images"])
     what = "{:,} images then, {:,} now".format(*counts) if counts[0] != counts[1] else "others now"
     return f"the images in {data} have changed since this run was trained, {what}"
+
+
+def _steps(config: Experiment, images: Images) -> int:
+    return max(1, images.batches.position_at(config.train.epochs))
 
 
 def _evaluation_steps(config: Experiment, images: Images, steps: int) -> set[int]:

@@ -62,6 +62,9 @@ class TrainConfig:
     keep: Keep = "last"
     """last: the weights at the end; best: those that were best on validation images, which observed orbits
     may have"""
+    patience: int | None = bounded(None, at_least=1)
+    """How many evaluations without a better score on validation images end the training early; null: none
+    do"""
     checkpoint_every_s: float = bounded(60.0, at_least=0)
     precision: Precision = "auto"
     """auto: bfloat16 convolutions where the hardware has them, GPU or CPU, else float32"""
@@ -96,7 +99,8 @@ def fit(
 
     Of `config` it uses the learning rate and its schedule, `adam_eps`, `weight_decay`, `clip_norm`,
     `head_first`, `average`, `precision` and `engine`. The rate is
-    `learning_rate(step, …)`, with at most a tenth of the steps for warming up. `rate_shares` gives parts of
+    `learning_rate(step, …)`, with at most a tenth of the steps for warming up; where the recorder ends the
+    training early, it falls to zero faster. `rate_shares` gives parts of
     the model and of the loss a share of it: see `orbitset.training.optimizer`. The `recorder` evaluates,
     writes and resumes: see `orbitset.training.recorder`. Without one nothing is evaluated or written.
     """
@@ -131,12 +135,12 @@ def fit(
     if device.type == "cuda":
         progress.note(f"{label}: {how}")
     model.train()
-    progress.start(label, steps, training.step)
+    progress.start(label, training.steps, training.step)
     try:
         while True:
             if recorder.is_due(training.step):
                 recorder.evaluate(training)
-            if training.step == steps:
+            if training.step == training.steps or training.is_stopped:
                 break
             rate = learning_rate(
                 training.step,
@@ -145,12 +149,13 @@ def fit(
                 warmup_steps=min(config.warmup_steps, steps // 10),
                 schedule=config.schedule,
             )
-            set_rate(optimizer, rate)
+            set_rate(optimizer, rate * training.rate_share)
             unfreezing(training.step)
             terms = do_step(training.step)
             training.step += 1
             average.update(training.step)
-            if device.type == "cpu" or training.step % _LOOK_EVERY == 0 or training.step == steps:
+            is_last = training.step == training.steps
+            if device.type == "cpu" or training.step % _LOOK_EVERY == 0 or is_last:
                 monitor.check()
                 images = batches.images_before(training.step) - images_at_start
                 progress.update(training.step, images, {k: float(v) for k, v in terms.items()})

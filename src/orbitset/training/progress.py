@@ -14,6 +14,7 @@ class Progress(Protocol):
 
     def start(self, label: str, total: int, done: int) -> None: ...
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None: ...
+    def shorten(self, total: int) -> None: ...
     def pause(self, message: str) -> AbstractContextManager[None]: ...
     def note(self, message: str) -> None: ...
     def stop(self) -> None: ...
@@ -43,6 +44,7 @@ class Silent:
 
     def start(self, label: str, total: int, done: int) -> None: ...
     def update(self, done: int, images: int, terms: Mapping[str, float]) -> None: ...
+    def shorten(self, total: int) -> None: ...
     def pause(self, message: str) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -67,6 +69,9 @@ class Lines:
             f"{self._label}  {done}/{self._total}  {format_terms(terms)}  "
             f"{images / elapsed_s:,.0f} images/s  {format_seconds(left_s)} left"
         )
+
+    def shorten(self, total: int) -> None:
+        self._total = total
 
     @contextmanager
     def pause(self, message: str) -> Iterator[None]:
@@ -114,6 +119,9 @@ class Bar:
         self._progress.update(
             self._task, completed=done, terms=format_terms(terms), speed=f"{speed:,.0f} images/s"
         )
+
+    def shorten(self, total: int) -> None:
+        self._progress.update(self._task, total=total)
 
     @contextmanager
     def pause(self, message: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """What is written of a training while it runs: metrics, times and checkpoints, in the folder of its run."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from orbitset.training.progress import Progress
 Evaluate = Callable[[nn.Module], dict[str, Any]]
 _FILES = ("metrics.jsonl", "timing.jsonl")
 NOTES = "notes.jsonl"
+_LAST_PART = 10
+"""A training that ends early takes a tenth of its steps so far to let the learning rate fall to zero"""
 
 
 class Batches(Protocol):
@@ -44,11 +47,32 @@ class Training:
     learner: Learner
     batches: Batches
     steps: int
+    """The number of steps after which it ends"""
     progress: Progress
     label: str
     step: int = 0
     """The number of steps that are done"""
+    is_stopped: bool = False
+    """Whether it ends now, although not all steps are done"""
+    slowing_from: int | None = None
+    """The step from which the learning rate falls to zero, where the end was brought forward"""
     monitor: Monitor = field(default_factory=Monitor)
+
+    @property
+    def rate_share(self) -> float:
+        """The share of the scheduled learning rate that the next step takes."""
+        if self.slowing_from is None:
+            return 1.0
+        return (self.steps - self.step) / (self.steps - self.slowing_from)
+
+    def end_early(self) -> bool:
+        """Bring the end forward, unless it is as near; gives whether it was brought forward."""
+        end = self.step + math.ceil(self.step / _LAST_PART)
+        if self.slowing_from is not None or end >= self.steps:
+            return False
+        self.slowing_from, self.steps = self.step, end
+        self.progress.shorten(end)
+        return True
 
 
 class Recorder(Protocol):
@@ -87,6 +111,12 @@ class RunRecorder:
     Without `keeps_weights` no checkpoint is written, and a resumed training starts anew. What the terms show
     (`orbitset.training.notes`) is said once and written to `notes.jsonl`.
 
+    `is_interrupted` is asked after every step. If it says so, the training ends there, with a checkpoint from
+    which it can go on; `stopped_at` is the step.
+
+    `why_end` is called with all records after an evaluation. If it gives a reason, the training ends soon:
+    see `Training.end_early`.
+
     `is_best` is called with all records after an evaluation. If it says so, the weights are kept as
     `best_weights`. They lie in the checkpoints, so that they always belong to the records that a resumed
     training goes on from.
@@ -100,12 +130,17 @@ class RunRecorder:
         evaluate_at: Collection[int] = (),
         is_best: Callable[[Sequence[dict[str, Any]]], bool] | None = None,
         resume: bool = False,
+        why_end: Callable[[Sequence[dict[str, Any]]], str | None] = lambda records: None,
+        is_interrupted: Callable[[], bool] = lambda: False,
         keeps_weights: bool = True,
         checkpoint_every_s: float = 60.0,
     ) -> None:
         self.run = run
         self.best_weights: Weights | None = None
-        self._evaluate, self._evaluate_at, self._is_best = evaluate, evaluate_at, is_best
+        self.stopped_at: int | None = None
+        self._is_interrupted = is_interrupted
+        self._evaluate, self._evaluate_at, self._is_best = evaluate, {*evaluate_at}, is_best
+        self._why_end = why_end
         self._resume, self._keeps_weights = resume, keeps_weights
         self._checkpoint_every_s = checkpoint_every_s
         self._evaluated = -1
@@ -121,6 +156,9 @@ class RunRecorder:
             training.step, self._evaluated = saved["step"], saved["evaluated"]
             training.monitor = Monitor(saved["sums"], saved["steps_summed"], training.step)
             elapsed_s, watched = saved["elapsed_s"], saved.get("watched")
+            training.steps = saved.get("steps", training.steps)
+            training.slowing_from = saved.get("slowing_from")
+            self._evaluate_at.add(training.steps)
         for name in _FILES:
             self.run.rewind(name, self._evaluated)
         if max((record["step"] for record in self.run.records()), default=-1) != self._evaluated:
@@ -137,6 +175,8 @@ class RunRecorder:
             training.progress.note(f"note: {training.label}, terms of the loss: {words}")
         self._saved_at = time.monotonic()
         self._evaluated_at = self._saved_at - elapsed_s
+        if training.step:
+            self._stop_if_interrupted(training)
 
     def is_due(self, step: int) -> bool:
         return self._evaluate is not None and step in self._evaluate_at and step > self._evaluated
@@ -150,15 +190,8 @@ class RunRecorder:
         self._watch.flush()
         pause = training.progress.pause(f"{training.label}: evaluating at step {step}")
         with pause, training.learner.average.shown():
-            metrics = _evaluated(self._evaluate, model, step)
-        batches.position = step
-        record: dict[str, Any] = {
-            "step": step,
-            "images": batches.images_before(step),
-            "epoch": batches.epoch,
-        }
-        record |= {**metrics, "terms": means}
-        records = [*self.run.records(), record] if self._is_best is not None else []
+            record = evaluated(self._evaluate, model, batches, step) | {"terms": means}
+        records = [*self.run.records(), record]
         self.run.append("metrics.jsonl", record)
         elapsed_s = round(time.monotonic() - self._evaluated_at, 3)
         self.run.append("timing.jsonl", {"step": step, "elapsed_s": elapsed_s})
@@ -169,15 +202,23 @@ class RunRecorder:
                 self.best_weights = {
                     name: value.to("cpu", copy=True) for name, value in state.items()
                 }
+        if reason := self._why_end(records):
+            self._end_early(training, reason)
         self._write(training)
 
     def save(self, training: Training) -> None:
+        self._stop_if_interrupted(training)
         if training.step in self._evaluate_at:
             return  # which needs the sums, and writes a checkpoint
         if self._watch.is_due(training.step):
             self._look(training)
-        if time.monotonic() - self._saved_at > self._checkpoint_every_s:
+        is_time = time.monotonic() - self._saved_at > self._checkpoint_every_s
+        if is_time or training.is_stopped:
             self._write(training)
+
+    def _stop_if_interrupted(self, training: Training) -> None:
+        if training.step < training.steps and self._is_interrupted():
+            training.is_stopped, self.stopped_at = True, training.step
 
     def _write(self, training: Training) -> None:
         if not self._keeps_weights:
@@ -186,6 +227,8 @@ class RunRecorder:
         sums, steps_summed = training.monitor.state
         progress = {
             "step": training.step,
+            "steps": training.steps,
+            "slowing_from": training.slowing_from,
             "evaluated": self._evaluated,
             "sums": sums,
             "steps_summed": steps_summed,
@@ -199,16 +242,29 @@ class RunRecorder:
         """Say and write what the terms show, each kind of it once."""
         step, is_last = training.step, training.step == training.steps
         for kind, text in self._watch.look(step, training.monitor, is_last=is_last).items():
-            if kind not in self._said:
-                self._said.add(kind)
-                self.run.append(NOTES, {"step": step, "kind": kind, "text": text})
-                training.progress.note(f"note: {training.label}, step {step:,}: {text}")
+            self._say(training, kind, text)
+
+    def _end_early(self, training: Training, reason: str) -> None:
+        planned = training.steps
+        if training.end_early():
+            self._evaluate_at.add(training.steps)
+            text = f"{reason}; the training ends after {training.steps:,} of {planned:,} steps"
+            self._say(training, "early end", text)
+
+    def _say(self, training: Training, kind: str, text: str) -> None:
+        """Say and write something, once."""
+        step = training.step
+        if kind not in self._said:
+            self._said.add(kind)
+            self.run.append(NOTES, {"step": step, "kind": kind, "text": text})
+            training.progress.note(f"note: {training.label}, step {step:,}: {text}")
 
 
-def _evaluated(evaluate: Evaluate, model: nn.Module, step: int) -> dict[str, Any]:
+def evaluated(evaluate: Evaluate, model: nn.Module, batches: Batches, step: int) -> dict[str, Any]:
+    """The record of an evaluation: how much was trained, and the scores of the model."""
     model.eval()
     try:
-        return evaluate(model)
+        scores = evaluate(model)
     except ValueError as error:
         weights = torch.cat([p.detach().flatten() for p in model.parameters()])
         if weights.isfinite().all():
@@ -219,3 +275,6 @@ def _evaluated(evaluate: Evaluate, model: nn.Module, step: int) -> dict[str, Any
         ) from error
     finally:
         model.train()
+    batches.position = step
+    images = batches.images_before(step)
+    return {"step": step, "images": images, "epoch": batches.epoch, **scores}

@@ -1,0 +1,48 @@
+"""What judges a training."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from orbitset.protocols import Pairs
+from orbitset.runs.prepare import Judge
+
+
+def _records(*scores, every=100):
+    return [
+        {"step": at * every, "top1": {"va": [score]}} for at, score in enumerate(scores)
+    ]
+
+
+@pytest.fixture
+def judge(small_faces):
+    def build(*settings):
+        return Judge(small_faces("OE", *settings), SimpleNamespace(about=Pairs.about))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("scores", "ends"),
+    [
+        ((0.1, 0.5, 0.4, 0.4, 0.4), True),
+        ((0.1, 0.5, 0.5, 0.5, 0.5), True),  # as good is no better
+        ((0.1, 0.5, 0.4, 0.4, 0.6), False),
+        ((0.1, 0.5, 0.4, 0.4), False),
+        ((0.9, 0.5, 0.6, 0.7, 0.8), False),  # an untrained network is not kept
+        ((0.9,), False),
+    ],
+)
+def test_a_training_ends_when_three_evaluations_were_no_better(judge, scores, ends):
+    reason = judge("train.patience=3").why_end(_records(*scores), 1000)
+    assert (reason is not None) == ends
+    if ends:
+        assert reason == "top-1 retrieval of validation images has not risen since step 100"
+
+
+def test_the_beginning_of_a_training_does_not_count(judge):
+    records = _records(0.1, 0.5, 0.4, 0.4, 0.4)
+    assert judge("train.patience=2").why_end(records, 2000)
+    assert judge("train.patience=3").why_end(records, 2000) is None
+    assert judge("train.patience=1").why_end(records, 5000) is None
+    assert judge("train.patience=null").why_end(records, 100) is None
