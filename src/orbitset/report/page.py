@@ -311,8 +311,8 @@ def _times(page: _Page) -> list[Block]:
         return []
     seconds, study, cells = page.results["seconds"], page.recorded.study, []
     for label in page.trainings:
-        lines = [line for line in study.lines if line.label == label]
-        done = sum((page.recorded.finished([of], study.seeds_of(of)) for of in lines), [])
+        paths = {line.path(seed) for line, seed in study.runs() if line.label == label}
+        done = [training for path, training in page.recorded.trainings.items() if path in paths]
         images = done[0].records[-1]["images"]
         cells.append([label, f"{images:,}", str(len(done)), f"{seconds[label]:,.0f} s"])
     text = (
