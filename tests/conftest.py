@@ -174,6 +174,23 @@ def model_folder(build_model, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def knowing_folder(build_model, photos, tmp_path_factory):
+    """The same model, which knows these photos."""
+    import torch
+
+    from orbitset.models import Model, save_model_folder
+    from orbitset.models.known import known_of
+
+    model = build_model()
+    images = model.prepare(sorted(photos.glob("*/*")))
+    noise = torch.randn((9, *images.shape), generator=torch.Generator().manual_seed(0))
+    known = known_of(model.network, [images], [images, *(images + 0.1 * noise).clamp(0, 1)])
+    folder = tmp_path_factory.mktemp("models") / "knowing"
+    save_model_folder(Model(model.network, model.description, known), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def photos(tmp_path_factory):
     """Three images of 24x20 pixels of each of three things, in a folder each: two PNGs and a JPEG."""
     import numpy as np

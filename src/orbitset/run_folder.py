@@ -7,6 +7,7 @@ timing.jsonl       how long each stretch between evaluations took
 results.json       rows of figures: method, metric, mean, s.d., what was repeated and how often
 arrays.npz         t-SNE points, curves, uint8 images for the figures
 model.safetensors  the trained weights; model.json says how to use them, model-card.md how good they are
+known.safetensors  codes of training images, for the model's confidence
 left_out.json      rows of the data that were not used, and why; only if there are any
 checkpoint/        what a training is resumed from, until it is finished
 figures/, report.html
@@ -46,6 +47,7 @@ _WRITTEN = (
     "arrays.npz",
     "model.json",
     "model-card.md",
+    "known.safetensors",
     "model.safetensors",
     "left_out.json",
     *(f"tables/results.{suffix}" for suffix in ("md", "tex", "csv", "json")),

@@ -93,6 +93,28 @@ def test_rectified_images_are_written(orbitset, fails, model_folder, photos, tmp
     fails(orbitset(*over), 2, "is one of the images to rectify")
 
 
+def test_rectifying_says_what_is_unlike_anything_trained_on(
+    orbitset, fails, knowing_folder, model_folder, photos, tmp_path
+):
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    command = [knowing_folder, photos, tmp_path / "noise.png"]
+    done = orbitset("rectify", *command, "-o", tmp_path / "up", "--min-confidence", 0.01)
+    listed = tmp_path / "up" / "confidence.csv"
+    assert done.stdout.splitlines() == [
+        f"9 images: {tmp_path / 'up'}",
+        f"1 image unlike anything trained on (confidence below 1%), 1 left out: {listed}",
+    ]
+    two = [photos / "ant" / "1.png", tmp_path / "noise.png"]
+    done = orbitset("verify", knowing_folder, *two)
+    assert f"{tmp_path}/noise.png is unlike anything trained on: confidence 0.0%" in done.stdout
+    older = orbitset("rectify", model_folder, photos, "-o", tmp_path / "older")
+    assert "confidence: not known" in older.stderr
+    lower = ["-o", tmp_path / "other", "--min-confidence"]
+    fails(orbitset("rectify", model_folder, photos, *lower, 0.01), 2, "is not known")
+    fails(orbitset("rectify", model_folder, photos, *lower, 2), 2, "from 0 to 1")
+
+
 def test_two_images_are_compared(orbitset, model_folder, photos, tmp_path):
     one, other = photos / "ant" / "1.png", photos / "bee" / "1.png"
     done = orbitset("verify", model_folder, one, one)

@@ -317,7 +317,8 @@ def test_a_finished_training_does_not_keep_the_state_to_resume_from(tmp_path, en
     run, config = Run(tmp_path / "run"), read_experiment(Run(ended).config)
     shutil.copytree(ended, run.path)
     results = train(config, run, resume=True)
-    assert [path.name for path in run.path.rglob("*.safetensors")] == ["model.safetensors"]
+    tensors = sorted(path.name for path in run.path.rglob("*.safetensors"))
+    assert tensors == ["known.safetensors", "model.safetensors"]
     assert not (run / "checkpoint").exists()
     files = [path for path in run.path.iterdir() if path.is_file() and path.name != ".lock"]
     before = {path: path.stat().st_mtime_ns for path in files}

@@ -1,5 +1,6 @@
 """Codes and rectified images of many files, some of which are no images."""
 
+import csv
 import os
 import tarfile
 
@@ -9,7 +10,7 @@ import torch
 from PIL import Image
 
 import orbitset
-from orbitset.errors import DataError, RunError
+from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.models.codes import read_codes
 from orbitset.uses import embed, embed_to_file, rectify_to_folder
 from orbitset.uses import embedding as embeddings
@@ -41,6 +42,46 @@ def odd(tmp_path):
 
 def _names(paths):
     return [os.path.basename(path) for path in paths]
+
+
+def test_confidence_is_written_beside_rectified_images(knowing_folder, photos, tmp_path):
+    model = orbitset.load(knowing_folder)
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    summary = rectify_to_folder(model, [photos, tmp_path / "noise.png"], tmp_path / "up")
+    assert (summary.done, summary.unlike, summary.left_out) == (10, 1, 0)
+    with (tmp_path / "up" / "confidence.csv").open(newline="") as file:
+        rows = {row["path"]: row for row in csv.DictReader(file)}
+    assert len(rows) == 10
+    assert list(rows[f"{tmp_path}/noise.png"]) == [
+        "path",
+        "confidence",
+        "distance",
+        "reencoding",
+        "appearance",
+    ]
+    for path in (photos / "ant" / "1.png", tmp_path / "noise.png"):
+        assert float(rows[str(path)]["confidence"]) == pytest.approx(
+            model.confidence(path)[0], abs=0.05
+        )
+
+
+def test_images_of_low_confidence_are_left_out_if_asked_for(
+    model, knowing_folder, photos, tmp_path
+):
+    knowing = orbitset.load(knowing_folder)
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    images = [photos / "ant" / "1.png", tmp_path / "noise.png"]
+    rectify_to_folder(knowing, images, tmp_path / "up")
+    again = {"overwrite": True, "min_confidence": 0.01}
+    summary = rectify_to_folder(knowing, images, tmp_path / "up", **again)
+    assert (summary.done, summary.left_out) == (1, 1)
+    assert sorted(os.listdir(tmp_path / "up")) == ["1.png", "confidence.csv"]
+    with pytest.raises(ConfigError, match="confidence of this model is not known"):
+        rectify_to_folder(model, images, tmp_path / "other", min_confidence=0.01)
+    with pytest.raises(ConfigError, match="min_confidence is 2"):
+        rectify_to_folder(knowing, images, tmp_path / "other", min_confidence=2)
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_goes_on(model, odd):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from PIL import Image
 
 import orbitset
 from orbitset.errors import ConfigError, DataError
@@ -68,3 +69,16 @@ def test_the_picture_shows_both_above_both_upright(build_model, pair, channels):
         picture[:16, 16:], pixels[0] if channels == 1 else pixels.transpose(1, 2, 0)
     )
     assert np.abs(picture[16:, :16].astype(int) - model.rectify(pair[0])[0]).max() <= 1
+
+
+def test_what_is_unlike_anything_trained_on_is_crossed_out(knowing_folder, photos, tmp_path):
+    model = orbitset.load(knowing_folder)
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    pair = photos / "ant" / "1.png", tmp_path / "noise.png"
+    first, second = verify_pair(model, *pair).confidence
+    assert first > 0 and second == 0
+    picture = pair_picture(model, *pair)
+    is_red = (picture == (255, 0, 0)).all(2)
+    assert is_red[16:, 16:].sum() >= 16 and is_red.sum() == is_red[16:, 16:].sum()
+    assert pair_picture(model, pair[0], pair[0]).shape == (32, 32)

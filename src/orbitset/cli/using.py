@@ -17,7 +17,7 @@ from orbitset.cli.model_options import (
     finish,
     load,
 )
-from orbitset.cli.options import Device, Json, Quiet, Trust
+from orbitset.cli.options import Device, Json, Quiet, Trust, say
 from orbitset.errors import ConfigError, check_choice, count_of
 
 
@@ -71,6 +71,10 @@ def rectify(
     model: ModelFolder,
     images: Images,
     out: Annotated[Path, Option("--out", "-o", help="Folder to write to.")],
+    min_confidence: Annotated[
+        float,
+        Option(help="Leave out images of a lower confidence, such as 0.01. Default: 0, none."),
+    ] = 0.0,
     overwrite: Overwrite = False,
     trusted: Trust = None,
     device: Device = None,
@@ -79,22 +83,42 @@ def rectify(
 ) -> None:
     """Rectify images: write each in its canonical pose, as a PNG file.
 
+    The folder also gets confidence.csv: for each image the share of held-out images that are at least as
+    unlike what the model was trained on.
+
     Example: orbitset rectify runs/mine photos/ -o upright/
     """
-    from orbitset.uses.embedding import rectify_to_folder
+    from orbitset.models.known import UNLIKE
+    from orbitset.uses.embedding import CONFIDENCE, rectify_to_folder
+
+    if not 0 <= min_confidence <= 1:
+        raise ConfigError(f"--min-confidence is {min_confidence:g}; give a number from 0 to 1")
 
     with counting("rectifying", quiet) as counted:
         report = rectify_to_folder(
-            load(model, device), images, out, overwrite=overwrite, on_progress=counted
+            load(model, device),
+            images,
+            out,
+            overwrite=overwrite,
+            min_confidence=min_confidence,
+            on_progress=counted,
         )
-    content = {"images": report.done, "out": str(out)}
-    finish(
-        as_json,
-        content,
-        [f"{count_of(report.done, 'image')}: {out}"],
-        report.problems,
-        report.ignored,
-    )
+    content = {
+        "images": report.done,
+        "out": str(out),
+        "unlike": report.unlike,
+        "left_out": report.left_out,
+    }
+    lines = [f"{count_of(report.done, 'image')}: {out}"]
+    if report.unlike is not None:
+        left_out = f", {report.left_out:,} left out" if report.left_out else ""
+        lines.append(
+            f"{count_of(report.unlike, 'image')} unlike anything trained on "
+            f"(confidence below {UNLIKE:.0%}){left_out}: {out / CONFIDENCE}"
+        )
+    finish(as_json, content, lines, report.problems, report.ignored)
+    if report.unlike is None:
+        say("confidence: not known, since an older version of orbitset trained the model")
 
 
 def verify(
@@ -121,6 +145,7 @@ def verify(
     """
     from PIL import Image
 
+    from orbitset.models.known import UNLIKE
     from orbitset.uses.verifying import FAR, pair_picture, verify_pair
 
     check_one(far, threshold)
@@ -139,14 +164,19 @@ def verify(
         f"{'the same' if verdict.is_same else 'different'}: distance {verdict.distance:.4g}, "
         f"threshold {verdict.threshold:.4g}{meaning}"
     )
+    lines = [text]
+    for image, confidence in zip((a, b), verdict.confidence or (), strict=False):
+        if confidence < UNLIKE:
+            lines.append(f"{image} is unlike anything trained on: confidence {confidence:.1%}")
     content = {
         "same": verdict.is_same,
         "distance": verdict.distance,
         "threshold": verdict.threshold,
         "far": None if point is None else point.far,
         "tar": None if point is None else point.tar,
+        "confidence": verdict.confidence,
     }
-    finish(as_json, content, [text])
+    finish(as_json, content, lines)
 
 
 def _check_picture(out: Path, *images: Path) -> None:

@@ -22,6 +22,7 @@ from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
 from orbitset.models.card import describe_card
 from orbitset.models.description import FORMAT, Description, identify
+from orbitset.models.known import KNOWN, read_known, save_known
 from orbitset.models.model import Model
 from orbitset.outside import check_trust
 
@@ -39,6 +40,8 @@ def save_model_folder(model: Model, folder: Path) -> None:
     about = model.description
     description = replace(about, id=identify(tensors, about.network, about.input))
     write_atomically(folder / CARD, describe_card(description).encode())
+    if model.known is not None:
+        save_known(model.known, folder, description.id)
     write_description(folder, description)
 
 
@@ -46,7 +49,7 @@ def check_no_model(folder: Path) -> None:
     """Refuse a folder in which saving a model would replace something."""
     if (folder / DESCRIPTION).exists():
         raise RunError(f"{folder} already holds a model; choose another folder", is_usage=True)
-    for name in (WEIGHTS, CARD):
+    for name in (WEIGHTS, CARD, KNOWN):
         if (folder / name).exists():
             raise RunError(f"{folder / name} exists already; choose another folder", is_usage=True)
 
@@ -74,7 +77,8 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
     if encoder.backbone == PAPERS:
         network = _build(description)
     network.load_state_dict(weights)
-    return Model(network.to(device), description)
+    known = read_known(folder, description.id, description.network.encoder.code_size)
+    return Model(network.to(device), description, known)
 
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:

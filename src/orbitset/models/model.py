@@ -17,8 +17,9 @@ from orbitset.datasets.pictures import ImageForm, large_images, upright, why_unr
 from orbitset.datasets.shards import file_at
 from orbitset.encoders import Encoder
 from orbitset.encoders.folded import FoldedEncoder
-from orbitset.errors import DataError
+from orbitset.errors import ConfigError, DataError
 from orbitset.models.description import Calibration, Description
+from orbitset.models.known import Assessment, Known
 from orbitset.precision import Precision, in_bfloat16
 
 Images = Any
@@ -35,8 +36,12 @@ class Model:
     >>> codes = model.embed(["a.jpg", "b.jpg"])  # doctest: +SKIP
     """
 
-    def __init__(self, network: Encoder, description: Description) -> None:
+    def __init__(
+        self, network: Encoder, description: Description, known: Known | None = None
+    ) -> None:
         self.network = network.eval()
+        self.known = known
+        """What it was trained on, in codes; None where that is not known"""
         self._folded: FoldedEncoder | None = None
         self.description = description
         about = description.input
@@ -76,6 +81,38 @@ class Model:
         shape = (0, size, size, 3) if self.description.input.is_colour else (0, size, size)
         return np.concatenate(pixels) if pixels else np.empty(shape, np.uint8)
 
+    def confidence(self, images: Images) -> np.ndarray:
+        """How much each image is like what the model was trained on, from 0 to 1, (N,).
+
+        It is the share of held-out images that are at least as unlike it: below 0.01 an image is unlike
+        anything trained on, and its rectified image is invented.
+        """
+        self.check_known()
+        parts, prepared = [np.empty(0)], self.prepare(images)
+        for batch in prepared.split(_BATCH) if len(prepared) else ():
+            _, assessment = self.rectify_and_assess(batch)
+            assert assessment is not None
+            parts.append(assessment.confidence)
+        return np.concatenate(parts)
+
+    def check_known(self) -> None:
+        """An error if the model has no confidence."""
+        if self.known is None:
+            raise ConfigError(
+                "the confidence of this model is not known: an older version of orbitset trained it",
+                hint="train it again",
+            )
+
+    @torch.inference_mode()
+    def rectify_and_assess(self, images_NCSS: Tensor) -> tuple[np.ndarray, Assessment | None]:
+        """Rectified pixels of prepared images, and how sure they are, if that is known."""
+        codes_ND, rectified_NCSS = self.network(images_NCSS.to(self.device))
+        assessment = None
+        if self.known is not None:
+            again_ND = self.network.encode(rectified_NCSS.clamp(0, 1))
+            assessment = self.known.assess(self.known.measure(codes_ND, again_ND, images_NCSS))
+        return self._pixels(rectified_NCSS), assessment
+
     def distances(self, a: Images, b: Images) -> np.ndarray:
         """Squared Euclidean distances of the codes of pairs of images, (N,)."""
         code_a, code_b = (self.embed(images).astype(np.float64) for images in (a, b))
@@ -103,8 +140,12 @@ class Model:
 
     @torch.inference_mode()
     def _rectified(self, images_NCSS: Tensor) -> np.ndarray:
-        rectified = self.network.rectify(images_NCSS.to(self.device))
-        levels = rectified.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
+        return self._pixels(self.network.rectify(images_NCSS.to(self.device)))
+
+    def _pixels(self, rectified_NCSS: Tensor) -> np.ndarray:
+        levels = (
+            rectified_NCSS.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
+        )
         pixels: np.ndarray = levels.numpy()
         return pixels if self.description.input.is_colour else pixels[..., 0]
 

@@ -3,10 +3,10 @@
 Orbits are computed from single images, or observed: images with factors say which of them belong together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,7 +33,10 @@ from orbitset.orbits.observed import (
 from orbitset.protocols.contract import Encode, Parts
 from orbitset.protocols.encoding import ENCODE_BATCH
 from orbitset.protocols.exclusions import Exclusion
-from orbitset.seeds import stable_seed
+from orbitset.seeds import stable_seed, stream
+
+Part = Literal["train", "test"]
+_SAMPLED = 100
 
 
 @dataclass
@@ -70,8 +73,9 @@ class ComputedImages:
         self.image_shape = (train.images.shape[1], orbits.canvas_px)
         self.image_px: int | None = max(train.images.shape[-2:])
         self.left_out = self.splits.left_out
+        self._train = self._orbits(train, orbits.mode, stable_seed("train", seed))
         self.batches = OrbitBatches(
-            self._orbits(train, orbits.mode, stable_seed("train", seed)),
+            self._train,
             orbits_per_batch=orbits.orbits_per_batch,
             members_per_batch=orbits.members_per_batch,
             seed=seed,
@@ -92,6 +96,15 @@ class ComputedImages:
         """Orbits of the test images, the same for every method and training seed."""
         seed = stable_seed("test", self.evaluation_seed)
         return self._orbits(self.splits.test, "fixed", seed)
+
+    def sample(self, part: Part, num: int) -> Iterator[Tensor]:
+        """Random images that are trained or tested on, as the network sees them, a few at a time."""
+        orbits = self._train if part == "train" else self.test
+        generator = stream("sample", part)
+        rows = torch.randperm(len(orbits) * orbits.num_members, generator=generator)[:num]
+        for some in rows.to(orbits.device).split(_SAMPLED):
+            places = some // orbits.num_members, some % orbits.num_members
+            yield orbits.members(*places, generator=generator)
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
@@ -301,6 +314,13 @@ class ObservedSplit:
         """Codes of images, with the factor that is recognised as their label."""
         codes = [encode(self.to_input(part)) for part in images.images.split(ENCODE_BATCH)]
         return Labelled(torch.cat(codes), images.factors[self.label].to(codes[0].device))
+
+    def sample(self, part: Part, num: int) -> Iterator[Tensor]:
+        """Random images that are trained or tested on, as the network sees them, a few at a time."""
+        images = self.train.images if part == "train" else self.sides["te"].images
+        rows = torch.randperm(len(images), generator=stream("sample", part))[:num]
+        for some in rows.to(images.device).split(_SAMPLED):
+            yield self.to_input(images[some])
 
     def to_input(self, images: Tensor) -> Tensor:
         """What the network is shown: float32 between 0 and 1, on the device."""

@@ -18,6 +18,7 @@ from orbitset.models import (
 )
 from orbitset.models.description import identify
 from orbitset.models.folder import write_description
+from orbitset.models.known import known_of, save_known
 from orbitset.protocols import Protocol, encoding_with
 from orbitset.recipes.experiment import Experiment
 from orbitset.results.row import Row
@@ -25,6 +26,8 @@ from orbitset.run_folder import Run
 from orbitset.runs.prepare import Images, precision_of
 
 _FARS = (0.001, 0.01, 0.05)
+_KNOWN, _HELD_OUT = 500, 300
+"""Most images of which a model's confidence is made"""
 
 
 def describe_model(
@@ -37,7 +40,8 @@ def describe_model(
     *,
     num_images: int,
 ) -> None:
-    """Write model.json and model-card.md beside the weights, which were trained on so many images."""
+    """Write model.json, model-card.md and what the model knows beside the weights, which were trained on so
+    many images."""
     channels, size_px = images.image_shape
     environment = run.read_json("environment.json")
     input_ = Input(size_px=size_px, channels=channels, image_px=images.image_px)
@@ -70,6 +74,8 @@ def describe_model(
         calibration=_calibrated(protocol, model),
     )
     write_atomically(run / "model-card.md", describe_card(description).encode())
+    known = known_of(model, images.sample("train", _KNOWN), images.sample("test", _HELD_OUT))
+    save_known(known, run.path, description.id)
     write_description(run.path, description)
 
 

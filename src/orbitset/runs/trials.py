@@ -158,7 +158,7 @@ class Trials:
         """Keep only the records of a training; judge the trial when this was its last, or had to stop."""
         if error is not None and not isinstance(error, TrainingError):
             raise error
-        for name in ("model.safetensors", "model.json", "model-card.md", "arrays.npz"):
+        for name in ("model.safetensors", "model.json", "model-card.md", "known.safetensors", "arrays.npz"):
             (job.run / name).unlink(missing_ok=True)
         job.run.remove_checkpoint()  # which a training that had to stop still has
         trial = job.trial

@@ -5,12 +5,15 @@ Images are whatever `train` takes: files, folders, manifests, shards, videos, ar
 Shapes: N images, D code entries.
 """
 
+import csv
+import io
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,13 +25,17 @@ from orbitset.datasets.shards import is_tar
 from orbitset.datasets.source import MANIFESTS
 from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import ImageTable, Problem
-from orbitset.errors import DataError, RunError
-from orbitset.models import Model
+from orbitset.errors import ConfigError, DataError, RunError
+from orbitset.files import write_atomically
+from orbitset.models import Assessment, Model
 from orbitset.models.codes import GROUP_ROWS, files_of, open_codes, why_refused
+from orbitset.models.known import UNLIKE
 from orbitset.precision import Precision
 
 Progress = Callable[[int, int], None]
 """Called with the number of images that are done, and of all."""
+T = TypeVar("T")
+CONFIDENCE = "confidence.csv"
 _BATCH = 32
 _MOST_NAMED = 8
 
@@ -54,6 +61,10 @@ class Summary:
     problems: tuple[Problem, ...] = ()
     ignored: tuple[str, ...] = ()
     """Files in folders that are no images"""
+    unlike: int | None = None
+    """How many of the rectified images are unlike anything trained on; None where that is not known"""
+    left_out: int = 0
+    """How many were not written since their confidence is too low"""
 
     def check(self) -> "Summary":
         """An error if no image could be processed."""
@@ -137,14 +148,24 @@ def rectify_to_folder(
     out: Path,
     *,
     overwrite: bool = False,
+    min_confidence: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Summary:
-    """Write each image in its canonical pose, as a PNG with the name of the image."""
+    """Write each image in its canonical pose, as a PNG with the name of the image.
+
+    `confidence.csv` beside them says how much each image is like what the model was trained on. Images below
+    `min_confidence` are in that list alone.
+    """
+    if not 0 <= min_confidence <= 1:
+        raise ConfigError(f"min_confidence is {min_confidence}; give a number from 0 to 1")
+    if min_confidence:
+        model.check_known()
     files = find_images(images, model.form)
     table = files.table
     targets = _targets(table, images, out)
     _check_apart(table, targets)
-    existing = [path for path in targets if path.exists()]
+    lists = [] if model.known is None else [out / CONFIDENCE]
+    existing = [path for path in [*targets, *lists] if path.exists()]
     if existing and not overwrite:
         more = f", and {len(existing) - 1:,} more" if len(existing) > 1 else ""
         raise RunError(
@@ -152,15 +173,40 @@ def rectify_to_folder(
             hint="add --overwrite, or choose another folder",
             is_usage=True,
         )
-    done, problems = 0, list[Problem]()
-    for places, pixels in _processed(
-        table, model, model.rectify_prepared, problems, on_progress, cores=1
+
+    def rectify(pixels: np.ndarray) -> tuple[np.ndarray, Assessment | None]:
+        return model.rectify_and_assess(model.place(torch.from_numpy(pixels)))
+
+    problems, rows = list[Problem](), list[tuple[Any, ...]]()
+    done = written = 0
+    for places, (pixels, assessment) in _processed(
+        table, model, rectify, problems, on_progress, cores=1
     ):
-        for at, upright in zip(places, pixels, strict=True):
+        confidence = np.ones(len(places))
+        if assessment is not None:
+            confidence = assessment.confidence
+            names = [table.paths[at] for at in places]
+            rows += zip(names, *vars(assessment).values(), strict=True)
+        for at, upright, value in zip(places, pixels, confidence, strict=True):
             targets[at].parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(upright).save(targets[at])
+            targets[at].unlink(missing_ok=True)
+            if value >= min_confidence:
+                Image.fromarray(upright).save(targets[at])
+                written += 1
         done += len(places)
-    return Summary(done, tuple(problems), files.ignored).check()
+    unlike = None if model.known is None else sum(bool(row[1] < UNLIKE) for row in rows)
+    Summary(done, tuple(problems)).check()
+    if rows:
+        _write_confidence(lists[0], rows)
+    return Summary(written, tuple(problems), files.ignored, unlike, done - written)
+
+
+def _write_confidence(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["path", *(field.name for field in fields(Assessment))])
+    writer.writerows([name, *(f"{value:.6g}" for value in values)] for name, *values in rows)
+    write_atomically(path, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def embedded_batches(
@@ -195,12 +241,12 @@ def embedded_batches(
 def _processed(
     table: ImageTable,
     model: Model,
-    process: Callable[[np.ndarray], np.ndarray],
+    process: Callable[[np.ndarray], T],
     problems: list[Problem],
     on_progress: Progress | None,
     *,
     cores: int,
-) -> Iterator[tuple[list[int], np.ndarray]]:
+) -> Iterator[tuple[list[int], T]]:
     """Places of images in the table and what becomes of these images, batch by batch."""
     stream, done = ImageStream(table, model.form, batch=_BATCH), 0
     report = on_progress or (lambda done, total: None)
@@ -213,14 +259,14 @@ def _processed(
 
 
 def _side_by_side(
-    process: Callable[[np.ndarray], np.ndarray], stream: ImageStream, cores: int
-) -> Iterator[tuple[list[int], np.ndarray]]:
+    process: Callable[[np.ndarray], T], stream: ImageStream, cores: int
+) -> Iterator[tuple[list[int], T]]:
     """The results of all batches in order. Each core has a batch of its own: cores that share one wait for
     each other after every layer."""
     if cores == 1:
         yield from ((places, process(pixels)) for places, pixels in stream)
         return
-    waiting: deque[tuple[list[int], Future[np.ndarray]]] = deque()
+    waiting: deque[tuple[list[int], Future[T]]] = deque()
     try:
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as threads:
             for places, pixels in stream:

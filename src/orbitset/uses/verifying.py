@@ -1,16 +1,18 @@
 """Verification: do two pictures show the same thing?"""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from orbitset.datasets.named_images import image_at
 from orbitset.datasets.pictures import InMemory
 from orbitset.errors import ConfigError
 from orbitset.models import Model, Point
+from orbitset.models.known import UNLIKE
 
 FAR = 0.01
 """The false accept rate of the threshold, unless another is given"""
@@ -26,6 +28,8 @@ class Verdict:
     is_same: bool
     point: Point | None
     """The rates at the threshold, if it is one that was measured"""
+    confidence: tuple[float, float] | None = None
+    """How much each of the two is like what the model was trained on; None where that is not known"""
 
 
 def verify_pair(
@@ -40,8 +44,13 @@ def verify_pair(
         point = threshold_of(model, far)
         threshold = point.threshold
     check_distance("threshold", threshold)
-    distance = float(model.distances([_image(model, a)], [_image(model, b)])[0])
-    return Verdict(distance, threshold, distance <= threshold, point)
+    pair = [_image(model, a), _image(model, b)]
+    distance = float(model.distances(pair[:1], pair[1:])[0])
+    confidence = None
+    if model.known is not None:
+        first, second = map(float, model.confidence(pair))
+        confidence = (first, second)
+    return Verdict(distance, threshold, distance <= threshold, point, confidence)
 
 
 def check_distance(name: str, value: float) -> None:
@@ -60,12 +69,30 @@ def threshold_of(model: Model, far: float) -> Point:
 
 
 def pair_picture(model: Model, a: Path | str, b: Path | str) -> np.ndarray:
-    """Both images as the model takes them, above their rectified images; uint8."""
+    """Both images as the model takes them, above their rectified images; uint8.
+
+    A rectified image is crossed out in red if its image is unlike anything the model was trained on.
+    """
     pair = [_image(model, a), _image(model, b)]
     inputs = model.prepare(pair).clamp(0, 1).mul(255).round().byte().permute(0, 2, 3, 1).numpy()
     inputs = inputs if model.description.input.is_colour else inputs[..., 0]
     rows = [np.concatenate(list(images), axis=1) for images in (inputs, model.rectify(pair))]
-    return np.concatenate(rows)
+    picture = np.concatenate(rows)
+    if model.known is None:
+        return picture
+    unlike = np.flatnonzero(model.confidence(pair) < UNLIKE)
+    return _crossed_out(picture, unlike) if len(unlike) else picture
+
+
+def _crossed_out(picture: np.ndarray, columns: Iterable[int]) -> np.ndarray:
+    """The picture in colour, with a cross over the rectified images of these columns."""
+    image = Image.fromarray(picture).convert("RGB")
+    draw, side = ImageDraw.Draw(image), image.height // 2
+    for column in columns:
+        left, right = column * side, (column + 1) * side - 1
+        for start, end in ((left, right), (right, left)):
+            draw.line((start, side, end, 2 * side - 1), fill="red", width=max(1, side // 32))
+    return np.asarray(image)
 
 
 def _image(model: Model, name: Path | str) -> Path | str | Image.Image:
