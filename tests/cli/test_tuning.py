@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from orbitset.cli.tuning import _text
 from orbitset.run_folder import Run
 
 SMALL = [
@@ -174,3 +175,19 @@ def test_grouped_images_are_searched_and_the_best_is_a_command(
     assert again.stdout == done.stdout
     refused = orbitset("tune", face_manifest, *orbits, "--split", "session=1,2/3", *more[:-6])
     fails(refused, 2, "no validation orbits", "--split")
+
+
+def test_trials_that_score_the_same_are_said():
+    best = {"measure": "top1", "epoch": 1.0, "options": [], "command": None}
+    found = {
+        name: {
+            "best": {"value": max(values), **best},
+            "trials": [{"value": value} for value in values],
+        }
+        for name, values in {"OT": (0.5, 1.0), "IN": (1.0, 0.75)}.items()
+    }
+    assert "2 of 4 trials scored 1.000: the validation images are too few" in _text(
+        {"methods": found}
+    )
+    found["OT"]["trials"][1]["value"] = 0.9
+    assert "trials scored" not in _text({"methods": found})

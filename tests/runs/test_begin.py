@@ -143,3 +143,11 @@ def test_it_can_be_trained_from_random_weights(train):
     run, _ = train("--method", "OT", "--set", "encoder.is_pretrained=false")
     methods = {row["method"] for row in run.read_json("results.json")["rows"]}
     assert methods == {"pixels", "untrained", "OT"}
+
+
+def test_components_are_of_images_as_they_are_not_of_augmented_ones(train):
+    begun = [
+        train("--set", "encoder.code_size=5", option)[0].records()[0]
+        for option in ("--augment", "--no-augment")
+    ]
+    assert begun[0] == begun[1]

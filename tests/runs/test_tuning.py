@@ -361,6 +361,15 @@ def test_observed_orbits_are_searched_by_retrieval_of_validation_orbits(observed
     assert stored_search(run) == Search(bases=bases, trials=2, images=90, arguments=("faces.csv", "--orbit", "person,session,light"))
 
 
+def test_seeds_that_keep_their_best_weights_have_a_best_moment_each(small_faces, tmp_path):
+    base, run = small_faces("OT"), Run(tmp_path / "run")
+    assert base.keeps_best
+    (trial,) = _tune({"OT": base}, run, trials=1, seeds=2, images=90)["methods"]["OT"]["trials"]
+    runs = [Run(run / f"trials/OT/000/seed-{seed}") for seed in (0, 1)]
+    best = [max(record["top1"]["va"][0] for record in each.records()[1:]) for each in runs]
+    assert trial["value"] == pytest.approx(sum(best) / 2)
+
+
 def test_test_images_of_observed_orbits_are_never_scored(observed, monkeypatch):
     run, bases, _ = observed
     config = read_experiment(_trial(run, "OJ", 1).config)

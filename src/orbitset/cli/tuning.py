@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -208,6 +209,14 @@ def _text(results: dict[str, Any]) -> str:
             f"{method:<8} {own['value']:>6.3f} {trials[0]['value']:>7.3f} {len(trials):>7} {epoch:>9}",
             f"  {_broken(shlex.join(own['options']))}",
         ]
+    trials = [trial for result in found.values() for trial in result["trials"]]
+    num_best = sum(trial["value"] == best["value"] for trial in trials)
+    if num_best > 1:
+        note = (
+            f"{num_best} of {len(trials)} trials scored {best['value']:.3f}: the validation images are "
+            "too few or too easy to tell these apart"
+        )
+        lines += ["", textwrap.fill(note, 80)]
     if best["command"]:
         lines += ["", "to train with the best settings:", "", _broken(best["command"])]
     return "\n".join(lines)

@@ -97,10 +97,11 @@ def begin_with_features(
 
 @torch.inference_mode()
 def _features(network: BackboneEncoder, images: Images) -> Tensor:
-    """The features of images that are trained on, as they are in the first batches."""
+    """The features of the images in the first batches, as they are without augmentation."""
     batches, parts, count = images.batches, [], 0
     for index in range(batches.position_at(1.0)):
-        part = batches.batch(index).images
+        drawn = batches.draw(index)
+        part = batches.orbits.show(drawn.orbits, drawn.members)
         parts += [network.features(few).float().cpu() for few in part.split(ENCODE_BATCH)]
         count += len(part)
         if count >= _MOST_IMAGES:

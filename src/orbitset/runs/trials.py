@@ -196,14 +196,25 @@ class Trials:
 
 
 def _best(runs: Sequence[Run]) -> dict[str, Any]:
-    """The best score at one of the moments at which all were evaluated, in the mean, its epoch and measure."""
+    """The mean over runs of the best score, its epoch and the measure.
+
+    If a run keeps its best weights, each has its own best moment, and the epoch is the mean of these. Otherwise
+    it is the best of the moments at which all were evaluated.
+    """
     about = About.from_json(runs[0].read_json("results.json")["protocol"])
     measure = about.kept_by or next(iter(about.measures))
-    moments = zip(*(run.records() for run in runs), strict=True)
-    trained = [records for records in moments if records[0]["step"] > 0]
-    means = [
-        (sum(record[measure]["mean"] for record in records) / len(runs), records[0]["epoch"])
-        for records in trained
+    scored = [
+        [(record[measure]["mean"], record["epoch"]) for record in run.records() if record["step"]]
+        for run in runs
     ]
+    if runs[0].config["train"]["keep"] == "best":
+        moments = [[max(scores, key=lambda score: score[0]) for scores in scored]]
+    else:
+        moments = [*map(list, zip(*scored, strict=True))]
+    means = [(_mean(scores), _mean(epochs)) for scores, epochs in (zip(*m, strict=True) for m in moments)]
     value, epoch = max(means, key=lambda mean: mean[0])
     return {"value": value, "epoch": epoch, "measure": measure}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
