@@ -86,7 +86,7 @@ def test_ctrl_c_says_how_to_go_on(orbitset, start, tmp_path):
     process = start("tune", "affine-digits", "--out", out, "--quiet", *more)
     error = _stop(process, out, signal.SIGINT)
     assert "Traceback" not in error
-    advice = shlex.split(error.split("go on with: ")[1].splitlines()[0])
+    advice = shlex.split(error.split("go on with it: ")[1].splitlines()[0])
     assert advice[:2] == ["orbitset", "tune"]
     done = orbitset(*advice[1:], "--quiet")
     assert done.returncode == 0, done.stderr
