@@ -139,6 +139,21 @@ def test_settings_of_what_is_not_there_are_refused(name):
         with_settings(affine_mnist("OJ"), [f"train.{name}=-1"])
 
 
+@pytest.mark.parametrize(
+    "setting", ["head_first=0.1", "unfreeze=0.1", "layer_decay=0.8", "lora=4", "recompute=true"]
+)
+def test_the_papers_network_is_not_fine_tuned_block_by_block(setting):
+    name = setting.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"train.{name} is for another network than the paper's"):
+        with_settings(affine_mnist("OJ"), [f"train.{setting}"])
+
+
+@pytest.mark.parametrize("setting", ["layer_decay=0", "layer_decay=1.1", "lora=0", "unfreeze=-0.1"])
+def test_how_a_network_is_fine_tuned_is_checked(setting):
+    with pytest.raises(ConfigError, match=r"train\.\w+ is .*; give"):
+        with_settings(affine_mnist("OJ"), ["encoder.backbone=timm:resnet18", f"train.{setting}"])
+
+
 def test_another_method_leaves_what_only_the_old_one_has():
     assert with_method(affine_mnist("EX"), "OE").train.classifier_rate == 1
     assert with_method(affine_mnist("ST-STN"), "ST").train.transformer_rate == 1

@@ -1,6 +1,7 @@
 """What a training begins with, seen by what it records before its first step."""
 
 import csv
+import json
 import re
 import sys
 
@@ -137,6 +138,41 @@ def test_it_is_used_and_resumed_like_any_other(train, orbitset, known, face_mani
     )
     assert done.returncode == 0, done.stderr
     assert np.load(tmp_path / "codes.npy").shape == (1, 72)
+
+
+def test_low_rank_additions_are_merged_into_the_model(
+    orbitset, face_manifest, tmp_path, monkeypatch
+):
+    """A resumed training ends as one that was never stopped, and what is kept is a plain network, whose codes
+    are those that were scored."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    network = transformers.Dinov2Model(
+        transformers.Dinov2Config(image_size=28, patch_size=14, **sizes)
+    )
+    network.save_pretrained(tmp_path / "dino")
+    processing = {"crop_size": 28, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (tmp_path / "dino/preprocessor_config.json").write_text(json.dumps(processing))
+    how = ["lora=4", "average=0.9", "layer_decay=0.8", "unfreeze=0.2", "recompute=true"]
+    command = ["train", face_manifest, *SPLIT, "--encoder", f"hf:{tmp_path / 'dino'}", *SHORT]
+    command += ["--method", "IN", *(part for text in how for part in ("--set", f"train.{text}"))]
+    assert orbitset(*command, "--out", tmp_path / "a").returncode == 0
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orbitset.runs.train._finish", stop)
+        assert orbitset(*command, "--out", tmp_path / "b").returncode != 0
+    assert orbitset("train", "--resume", "--out", tmp_path / "b").returncode == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert weights[0] == weights[1]
+    rows = json.loads(orbitset("evaluate", tmp_path / "a", "--json").stdout)["rows"]
+    anew = {row["metric"]: row["mean"] for row in rows if row["method"] == "IN"}
+    kept = Run(tmp_path / "a").read_json("results.json")["rows"]
+    auc = next(r["mean"] for r in kept if (r["method"], r["metric"]) == ("IN", "auc"))
+    assert anew["auc"] == auc
 
 
 def test_it_can_be_trained_from_random_weights(train):

@@ -75,3 +75,17 @@ def test_gradients_are_clipped_together():
 def test_without_decay_and_clipping_it_is_plain_adam():
     optimizer = adam([{"params": list(nn.Linear(3, 2).parameters())}], rate=0.1)
     assert type(optimizer) is torch.optim.Adam
+
+
+def test_each_part_of_the_backbone_learns_slower_than_the_one_behind_it(blocks_model):
+    """Times the share that it has as a part of the model."""
+    model = blocks_model()
+    groups = groups_of(model, nn.Module(), rate_shares={"backbone.": 0.1}, layer_decay=0.5)
+    shares = {id(weight): group["share"] for group in groups for weight in group["params"]}
+    rates = {name: shares[id(weight)] for name, weight in model.named_parameters()}
+    assert rates["code.weight"] == rates["decoder.last.weight"] == 1
+    expected = [0.1, 0.05, 0.025, 0.0125, 0.00625]
+    parts = ("norm", "blocks.2", "blocks.1", "blocks.0", "stem")
+    for part, rate in zip(parts, expected, strict=True):
+        of_part = [rates[name] for name in rates if name.startswith(f"backbone.{part}.")]
+        assert of_part == pytest.approx([rate] * len(of_part))

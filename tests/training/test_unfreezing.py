@@ -7,6 +7,7 @@ from orbitset.errors import ConfigError
 from orbitset.losses import OrbitJoint
 from orbitset.orbits import AffineOrbits, OrbitBatches
 from orbitset.training import TrainConfig, fit
+from orbitset.training.unfreezing import Unfreezing
 
 
 def _trained(steps, **settings):
@@ -41,3 +42,45 @@ def test_it_cannot_be_recorded_as_one_step():
 def test_a_share_of_the_training_is_asked_for():
     with pytest.raises(ConfigError, match=r"train.head_first is 1.5"):
         TrainConfig(head_first=1.5)
+
+
+def test_parts_join_from_the_last_to_the_first(blocks_model):
+    """Of ten steps two are the head's; over five more the parts of the backbone join."""
+    model = blocks_model()
+    unfreezing = Unfreezing(model, steps=10, head_first=0.2, unfreeze=0.5)
+    first = {}
+    for step in range(10):
+        unfreezing(step)
+        for name, weight in model.named_parameters():
+            if weight.requires_grad:
+                first.setdefault(name, step)
+    at = [first[f"backbone.{part}.weight"] for part in ("norm", "blocks.2.norm", "blocks.1.norm")]
+    assert at == [2, 4, 5]
+    assert [first[f"backbone.{part}.weight"] for part in ("blocks.0.norm", "stem")] == [6, 7]
+    assert first["code.weight"] == 0
+
+
+def test_what_never_learns_stays_so_and_the_rest_learns_in_the_end(blocks_model):
+    model = blocks_model()
+    model.backbone.stem.weight.requires_grad_(False)
+    unfreezing = Unfreezing(model, steps=4, head_first=1.0)
+    unfreezing(0)
+    assert not any(weight.requires_grad for weight in model.backbone.parameters())
+    unfreezing.end()
+    frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
+    assert frozen == ["backbone.stem.weight"]
+
+
+def test_weights_that_join_later_change_less(blocks_model, fine_tune):
+    model = blocks_model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fine_tune(model, 4, head_first=0.25, unfreeze=0.5)
+    after = model.state_dict()
+    names = ("backbone.stem.weight", "backbone.norm.weight")
+    late, early = ((after[name] - before[name]).abs().mean() for name in names)
+    assert 0 < late < early
+
+
+def test_shares_of_the_training_sum_to_at_most_1():
+    with pytest.raises(ConfigError, match=r"train.head_first is 0.5 and train.unfreeze 0.6"):
+        TrainConfig(head_first=0.5, unfreeze=0.6)

@@ -31,7 +31,7 @@ from orbitset.recipes.methods import (
 )
 from orbitset.recipes.outside_loss import method_named, plain_settings
 from orbitset.recipes.unused import belonging
-from orbitset.training.fit import TrainConfig
+from orbitset.training.fit import OF_BACKBONES, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,8 @@ class Experiment:
             raise ConfigError(
                 f"train.transformer_rate is for a transformer; {self.method} has none"
             )
-        for name, default in (("backbone_rate", 1), ("head_rate", 1), ("head_first", 0)):
+        for name in OF_BACKBONES:
+            default = TrainConfig.__dataclass_fields__[name].default
             if getattr(self.train, name) != default and self.encoder.backbone == PAPERS:
                 raise ConfigError(f"train.{name} is for another network than the paper's")
         if self.train.classifier_rate != 1 and not self._classifiers:

@@ -54,7 +54,7 @@ class Average:
         finally:
             self._swap()
 
-    def keep(self) -> None:
+    def end(self) -> None:
         """Leave the average in the model for good."""
         self._swap()
         self._latest, self._averages, self._decay = [], [], None

@@ -8,7 +8,8 @@ kept, for the case that the latest is damaged.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
 from orbitset.training.average import Average
+from orbitset.training.low_rank import LowRank
 
 LATEST, PREVIOUS = "latest.safetensors", "previous.safetensors"
 Weights = Mapping[str, Tensor]
@@ -34,6 +36,23 @@ class Learner:
     loss: nn.Module
     optimizer: torch.optim.Optimizer
     average: Average = field(default_factory=lambda: Average(nn.Module(), None))
+    low_rank: LowRank = field(default_factory=lambda: LowRank(nn.Module(), None))
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Inside, the model has the weights that are evaluated and kept, of which `weights` is one copy."""
+        with self.average.shown(), self.low_rank.merged():
+            yield
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights of the model as a plain network has them, in the memory of the CPU."""
+        state = self.low_rank.weights(self.model)
+        return {name: value.to("cpu", copy=True) for name, value in state.items()}
+
+    def end(self) -> None:
+        """Leave the weights that are kept in the model."""
+        self.average.end()
+        self.low_rank.end()
 
 
 def has_checkpoint(folder: Path) -> bool:

@@ -1,6 +1,5 @@
 """Training, as one loop to be read from top to bottom."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,8 +12,10 @@ from orbitset.errors import ConfigError
 from orbitset.precision import Precision, in_bfloat16
 from orbitset.training.average import Average
 from orbitset.training.checkpoint import Learner
+from orbitset.training.low_rank import LowRank
 from orbitset.training.optimizer import adam, groups_of, set_rate
 from orbitset.training.progress import Progress, Silent
+from orbitset.training.recompute import Recompute
 from orbitset.training.recorder import Batches, Recorder, Training, Unrecorded
 from orbitset.training.schedule import Schedule, learning_rate
 from orbitset.training.steps import Engine, choose_steps, name_of
@@ -23,6 +24,17 @@ from orbitset.training.unfreezing import Unfreezing
 Keep = Literal["last", "best"]
 _LOOK_EVERY = 20
 """Steps between two looks at the terms on a GPU: each look waits for the GPU."""
+
+OF_BACKBONES = (
+    "backbone_rate",
+    "head_rate",
+    "head_first",
+    "unfreeze",
+    "layer_decay",
+    "lora",
+    "recompute",
+)
+"""Settings of another network than the paper's"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +52,14 @@ class TrainConfig:
     """The share of the layer that makes codes of the features of such a backbone"""
     head_first: float = bounded(0.0, at_least=0)
     """The share of the training in which such a backbone does not learn yet; 1 for never"""
+    unfreeze: float = bounded(0.0, at_least=0)
+    """The share of the training, after that, over which its parts begin to learn, the last one first"""
+    layer_decay: float = bounded(1.0, above=0)
+    """The learning rate of each part of such a backbone, as a share of that of the part behind it"""
+    lora: int | None = bounded(None, at_least=1)
+    """The rank of additions to the linear layers of a transformer, which learn in place of its weights"""
+    recompute: bool = False
+    """Gradient checkpointing: compute the blocks of such a backbone again for gradients, to save memory"""
     classifier_rate: float = bounded(1.0, at_least=0)
     """The share of the classifier that EX, or class labels, learn beside the codes: a slow classifier leaves
     more to the codes."""
@@ -75,12 +95,31 @@ class TrainConfig:
         check_fields(self, "train")
         if not 0 <= self.head_first <= 1:
             raise ConfigError(f"train.head_first is {self.head_first}; give a share from 0 to 1")
+        if self.head_first + self.unfreeze > 1:
+            raise ConfigError(
+                f"train.head_first is {self.head_first} and train.unfreeze {self.unfreeze}; give shares of "
+                "the training whose sum is at most 1"
+            )
+        if self.layer_decay > 1:
+            raise ConfigError(f"train.layer_decay is {self.layer_decay}; give at most 1")
+        self._check_learns()
         if self.average is not None and not self.average < 1:
             raise ConfigError(
                 f"train.average is {self.average}; give a decay below 1, such as 0.999"
             )
         if any(not epoch > 0 for epoch in self.evaluate_at):
             raise ConfigError(f"train.evaluate_at is {self.evaluate_at}; give epochs above 0")
+
+    def _check_learns(self) -> None:
+        """Refuse settings of a backbone that learns, where it does not."""
+        never = "head_first=1" if self.head_first == 1 else "backbone_rate=0"
+        if self.head_first < 1 and self.backbone_rate > 0:
+            return
+        for name in ("lora", "recompute"):
+            if getattr(self, name):
+                raise ConfigError(
+                    f"train.{name} is for a network that learns; with train.{never} it does not"
+                )
 
 
 def fit(
@@ -98,11 +137,12 @@ def fit(
     """Minimise the objective over `steps` batches with Adam.
 
     Of `config` it uses the learning rate and its schedule, `adam_eps`, `weight_decay`, `clip_norm`,
-    `head_first`, `average`, `precision` and `engine`. The rate is
-    `learning_rate(step, …)`, with at most a tenth of the steps for warming up; where the recorder ends the
-    training early, it falls to zero faster. `rate_shares` gives parts of
-    the model and of the loss a share of it: see `orbitset.training.optimizer`. The `recorder` evaluates,
-    writes and resumes: see `orbitset.training.recorder`. Without one nothing is evaluated or written.
+    `average`, `precision` and `engine`; and for a part of the model that is called backbone `layer_decay`,
+    `head_first`, `unfreeze`, `lora` and `recompute`. The rate is `learning_rate(step, …)`, with at most a
+    tenth of the steps for warming up; where the recorder ends the training early, it falls to zero faster.
+    `rate_shares` gives parts of the model and of the loss a share of it: see `orbitset.training.optimizer`.
+    The `recorder` evaluates, writes and resumes: see `orbitset.training.recorder`. Without one nothing is
+    evaluated or written.
     """
     if steps < 0 or steps != int(steps):
         raise ValueError(f"steps is {steps}; give a whole number of at least 0")
@@ -111,30 +151,23 @@ def fit(
     device = next(model.parameters()).device
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    peak = config.learning_rate
-    optimizer = adam(
-        groups_of(model, loss, rate_shares=rate_shares),
-        rate=peak,
-        eps=config.adam_eps,
-        weight_decay=config.weight_decay,
-        clip_norm=config.clip_norm,
+    learner = _learner(model, loss, config, rate_shares)
+    unfreezing = Unfreezing(
+        model, steps=steps, head_first=config.head_first, unfreeze=config.unfreeze
     )
-    unfreezing = Unfreezing(model, at=math.ceil(steps * config.head_first))
-    average = Average(model, config.average)
-    learner = Learner(model, loss, optimizer, average)
     training = Training(learner, batches, steps, progress, label)
     recorder.begin(training)
     monitor, images_at_start = training.monitor, batches.images_before(training.step)
     monitor.loss_name = name_of(loss)
     do_step, how = choose_steps(
-        *(config.engine, model, loss, optimizer, batches, monitor),
+        *(config.engine, model, loss, learner.optimizer, batches, monitor),
         use_bfloat16=in_bfloat16(config.precision, device),
-        changes=unfreezing.at > 0,
+        changes=unfreezing.has_stages,
         note=lambda message: progress.note(f"{label}: {message}"),
     )
     if device.type == "cuda":
         progress.note(f"{label}: {how}")
-    model.train()
+    recompute = Recompute(model.train(), is_on=config.recompute)
     progress.start(label, training.steps, training.step)
     try:
         while True:
@@ -144,16 +177,16 @@ def fit(
                 break
             rate = learning_rate(
                 training.step,
-                peak=peak,
+                peak=config.learning_rate,
                 total_steps=steps,
                 warmup_steps=min(config.warmup_steps, steps // 10),
                 schedule=config.schedule,
             )
-            set_rate(optimizer, rate * training.rate_share)
+            set_rate(learner.optimizer, rate * training.rate_share)
             unfreezing(training.step)
             terms = do_step(training.step)
             training.step += 1
-            average.update(training.step)
+            learner.average.update(training.step)
             is_last = training.step == training.steps
             if device.type == "cpu" or training.step % _LOOK_EVERY == 0 or is_last:
                 monitor.check()
@@ -162,5 +195,21 @@ def fit(
             recorder.save(training)
     finally:
         progress.stop()
-        average.keep()
+        for part in (recompute, unfreezing, learner):
+            part.end()
     batches.position = training.step
+
+
+def _learner(
+    model: nn.Module, loss: nn.Module, config: TrainConfig, rate_shares: Mapping[str, float] | None
+) -> Learner:
+    """Model and loss with what changes them."""
+    low_rank = LowRank(model, config.lora)
+    optimizer = adam(
+        groups_of(model, loss, rate_shares=rate_shares, layer_decay=config.layer_decay),
+        rate=config.learning_rate,
+        eps=config.adam_eps,
+        weight_decay=config.weight_decay,
+        clip_norm=config.clip_norm,
+    )
+    return Learner(model, loss, optimizer, Average(model, config.average), low_rank)

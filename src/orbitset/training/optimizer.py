@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from orbitset.dispatch import accelerated
+from orbitset.training.blocks import parts_of
 
 
 def adam(
@@ -80,9 +81,15 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def groups_of(
-    model: nn.Module, loss: nn.Module, *, rate_shares: Mapping[str, float] | None = None
+    model: nn.Module,
+    loss: nn.Module,
+    *,
+    rate_shares: Mapping[str, float] | None = None,
+    layer_decay: float = 1.0,
 ) -> list[dict[str, Any]]:
     """Parameter groups of model and loss, one per learning-rate share; unnamed parameters have share 1.
+
+    The share of each part of the backbone is `layer_decay` times that of the part behind it.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> groups = groups_of(net, nn.Module(), rate_shares={"1.": 0.1})
@@ -96,9 +103,12 @@ def groups_of(
             raise ValueError(f"rate_shares gives {part!r} {share}; give a number of at least 0")
         if not any(name.startswith(part) for name, _ in weights):
             raise ValueError(f"rate_shares names {part!r}, with which no weight's name begins")
+    parts = parts_of(model, "train.layer_decay") if layer_decay != 1 else []
+    depths = {name: depth for depth, part in enumerate(reversed(parts)) for name in part}
     groups: dict[float, list[nn.Parameter]] = {}
     for name, weight in weights:
         named = [part for part in shares if name.startswith(part)]
         share = shares[max(named, key=len)] if named else 1.0
+        share *= layer_decay ** depths.get(name, 0)
         groups.setdefault(share, []).append(weight)
     return [{"params": of_share, "share": share} for share, of_share in groups.items()]

@@ -189,7 +189,7 @@ class RunRecorder:
         means = training.monitor.flush()
         self._watch.flush()
         pause = training.progress.pause(f"{training.label}: evaluating at step {step}")
-        with pause, training.learner.average.shown():
+        with pause, training.learner.kept():
             record = evaluated(self._evaluate, model, batches, step) | {"terms": means}
         records = [*self.run.records(), record]
         self.run.append("metrics.jsonl", record)
@@ -197,11 +197,8 @@ class RunRecorder:
         self.run.append("timing.jsonl", {"step": step, "elapsed_s": elapsed_s})
         self._evaluated, self._evaluated_at = step, time.monotonic()
         if self._is_best is not None and self._is_best(records):
-            with training.learner.average.shown():
-                state = model.state_dict()
-                self.best_weights = {
-                    name: value.to("cpu", copy=True) for name, value in state.items()
-                }
+            with training.learner.kept():
+                self.best_weights = training.learner.weights()
         if reason := self._why_end(records):
             self._end_early(training, reason)
         self._write(training)

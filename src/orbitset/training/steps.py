@@ -131,7 +131,7 @@ def choose_steps(
     if engine == "reference":
         return ReferenceSteps(*parts), "reference"
     steps = Steps(*parts)
-    fast, word = None, "which weights learn changes on the way (train.head_first)"
+    fast, word = None, "which weights learn changes on the way (train.head_first, train.unfreeze)"
     if not changes:
         fast, word = fast_steps(steps, required=engine == "fast", note=note)
     if fast is not None:

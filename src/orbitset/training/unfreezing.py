@@ -1,16 +1,44 @@
-"""Head first: a network that is fine-tuned stays as it is while the layers behind it begin to learn."""
+"""Head first: a network that is fine-tuned stays as it is while the layers behind it begin to learn. Then it
+learns, too, all at once or from its last part to its first."""
+
+import math
 
 from torch import nn
 
+from orbitset.training.blocks import backbone_weights, parts_of
+
 
 class Unfreezing:
-    """Called with the number of each step: from step `at` on the backbone of the model learns, too."""
+    """Called with the number of each step: it lets weights of the backbone learn from their first step on.
 
-    def __init__(self, model: nn.Module, *, at: int) -> None:
-        self.at = at
-        named = model.named_parameters() if at else ()
-        self._weights = [weight for name, weight in named if "backbone" in name.split(".")]
+    The last part of the backbone learns after the share `head_first` of the steps, the first part after the
+    share `unfreeze` more, those between them at even distances. Weights that do not learn in any case stay
+    so.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, steps: int, head_first: float, unfreeze: float = 0.0
+    ) -> None:
+        self._parts: list[tuple[int, list[nn.Parameter]]] = []
+        if not head_first and not unfreeze:
+            return
+        weights = {name: w for name, w in backbone_weights(model).items() if w.requires_grad}
+        parts = parts_of(model, "train.unfreeze") if unfreeze else [list(weights)]
+        for index, part in enumerate(reversed(parts)):
+            share = head_first + unfreeze * index / max(1, len(parts) - 1)
+            learning = [weights[name] for name in part if name in weights]
+            self._parts.append((math.ceil(steps * share), learning))
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether the weights that learn change on the way."""
+        return any(at > 0 for at, _ in self._parts)
 
     def __call__(self, step: int) -> None:
-        for weight in self._weights:
-            weight.requires_grad_(step >= self.at)
+        for at, weights in self._parts:
+            for weight in weights:
+                weight.requires_grad_(step >= at)
+
+    def end(self) -> None:
+        """Let all of them learn."""
+        self(max((at for at, _ in self._parts), default=0))
