@@ -39,6 +39,11 @@ def test_scores_stand_beside_those_of_raw_pixels(build_model):
     assert "| the protocol's AUC | 0.912 | 0.600 |" in card
     assert "| own | 0.500 |  |" in card
     assert card.endswith("With torch 2.\n")
+    trained = replace(trained, start="frozen", start_scores={"auc": 0.7})
+    card = describe_card(replace(about, trained=trained))
+    assert "| measure | this model | raw pixels | frozen network |\n|---|---|---|---|\n" in card
+    assert "| the protocol's AUC | 0.912 | 0.600 | 0.700 |" in card
+    assert "| own | 0.500 |  |  |" in card
 
 
 def test_what_is_not_known_is_left_out(build_model):

@@ -6,7 +6,7 @@ import pytest
 
 from orbitset.report.tables import (
     Bold,
-    compared_with_pixels,
+    compared_with_baselines,
     csv_table,
     format_p,
     format_value,
@@ -92,7 +92,7 @@ def test_codes_no_better_than_raw_pixels_are_named_by_measure():
         _row("OJ", "accuracy_validation", mean=0.4321),
         _row("OJ", "invariance", mean=0.0),
     ]
-    said = compared_with_pixels(rows, "54 test images of 9 orbits")
+    said = compared_with_baselines(rows, "54 test images of 9 orbits")
     assert said is not None and "0.100" not in said and "invariance" not in said
     assert "raw pixels are as good in top-1 retrieval (0.500, OJ 0.500)" in said
     better = "one-shot accuracy, on validation images (0.500, OJ 0.432)"
@@ -101,11 +101,18 @@ def test_codes_no_better_than_raw_pixels_are_named_by_measure():
     assert said.endswith("; on 54 test images of 9 orbits")
 
 
+def test_codes_no_better_than_the_frozen_network_are_named():
+    rows = [_row("pixels", mean=0.2), _row("frozen", mean=0.7), _row("IN", mean=0.6)]
+    said = compared_with_baselines(rows)
+    assert said == "the frozen network is better in one-shot accuracy (0.700, IN 0.600)"
+    assert compared_with_baselines([*rows[:2], _row("IN", mean=0.71)]) is None
+
+
 def test_better_codes_and_figures_that_are_not_known_are_not_named():
-    assert compared_with_pixels([_row("pixels"), _row("OJ", mean=0.6)]) is None
-    assert compared_with_pixels([_row("pixels"), _row("OJ", mean=NAN)]) is None
-    assert compared_with_pixels([_row("pixels", mean=None), _row("OJ", mean=0.1)]) is None
-    assert compared_with_pixels([_row("OJ", mean=0.1)]) is None
+    assert compared_with_baselines([_row("pixels"), _row("OJ", mean=0.6)]) is None
+    assert compared_with_baselines([_row("pixels"), _row("OJ", mean=NAN)]) is None
+    assert compared_with_baselines([_row("pixels", mean=None), _row("OJ", mean=0.1)]) is None
+    assert compared_with_baselines([_row("OJ", mean=0.1)]) is None
 
 
 def test_text_table_says_what_was_repeated_and_fits_a_narrow_terminal():

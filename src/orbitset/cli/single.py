@@ -272,9 +272,9 @@ def _write_report(run: "Run") -> Path:
 def _say_notes(run: "Run", results: dict[str, Any], *, has_model: bool) -> None:
     """Say where nothing was gained, what thresholds rest on, and what was left out."""
     from orbitset.models.folder import read_description
-    from orbitset.report.tables import compared_with_pixels
+    from orbitset.report.tables import compared_with_baselines
 
-    if no_gain := compared_with_pixels(results["rows"], results.get("tested_on")):
+    if no_gain := compared_with_baselines(results["rows"], results.get("tested_on")):
         say(f"\n{textwrap.fill(f'note: {no_gain}. {_NO_GAIN}', 80)}")
     calibration = read_description(run.path).calibration if has_model else None
     if calibration is not None and calibration.about_pairs:

@@ -67,12 +67,15 @@ def _scores(trained: Trained) -> str:
         "\n## How good it is\n\n"
         "On test images, which were neither trained on nor used to choose the weights"
         f"{precision}.\n"
-        "\n| measure | this model | raw pixels |\n|---|---|---|\n"
     )
-    for name, value in trained.scores.items():
-        baseline = trained.baselines.get(name)
-        pixels = "" if baseline is None else f"{baseline:.3f}"
-        card += f"| {trained.measures.get(name, name)} | {value:.3f} | {pixels} |\n"
+    columns = {"this model": trained.scores, "raw pixels": trained.baselines}
+    if trained.start is not None:
+        name = "frozen network" if trained.start == "frozen" else "the model it began with"
+        columns[name] = trained.start_scores
+    card += f"\n| measure | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}\n"
+    for name in trained.scores:
+        cells = (f"{scores[name]:.3f}" if name in scores else "" for scores in columns.values())
+        card += f"| {trained.measures.get(name, name)} | {' | '.join(cells)} |\n"
     return card
 
 

@@ -136,6 +136,10 @@ class Trained:
     """The measures in the words of the protocol"""
     baselines: dict[str, float] = field(default_factory=dict)
     """The scores of raw pixels"""
+    start: str | None = None
+    """What training began with, if that was trained already: frozen or begun with"""
+    start_scores: dict[str, float] = field(default_factory=dict)
+    """Its scores"""
     precision: str | None = None
     """In which the network ran for the scores, float32 or bfloat16; None where it is not known"""
 

@@ -32,6 +32,12 @@ _TEST_NAMES = {
 _KEYS = ("method", "metric", "mean", "sd", "n", "repeated", "seeds", "paper", "p_corrected")
 BASELINES = {"pixels": 0, "untrained": 1, "begun with": 1, "frozen": 1}
 """In the order they are shown, before the methods"""
+_FOR_NOTHING = {
+    "pixels": "raw pixels are",
+    "frozen": "the frozen network is",
+    "begun with": "the model it began with is",
+}
+"""What training has to beat"""
 _HEADLINE_METRICS = ("accuracy", "auc", "top1")
 _WIDTH = 80
 _SMALLEST_P = 1e-6
@@ -198,33 +204,44 @@ def text_table(rows: Sequence[dict[str, Any]], words: _Words = MEASURES) -> str:
     return "\n\n".join([_aligned(blocks, words), *marks])
 
 
-def compared_with_pixels(rows: Sequence[_Row], tested_on: str | None = None) -> str | None:
-    """Each measure of raw pixels and of the trained codes, and who is better, in words; None if the codes are
-    better in all. `tested_on` says on how many images.
+def compared_with_baselines(rows: Sequence[_Row], tested_on: str | None = None) -> str | None:
+    """Each measure of the trained codes beside that of raw pixels and of the network they began with, and who
+    is better, in words; None if the codes are better in all. `tested_on` says on how many images.
 
-    >>> print(compared_with_pixels([
+    >>> print(compared_with_baselines([
     ...     {"method": "pixels", "metric": "top1", "mean": 0.71},
     ...     {"method": "OJ", "metric": "top1", "mean": 0.69},
     ... ], "54 test images"))
     raw pixels are better in top-1 retrieval (0.710, OJ 0.690); on 54 test images
     """
-    pixels = {row["metric"]: row["mean"] for row in rows if row["method"] == "pixels"}
+    sentences = [
+        sentence
+        for baseline, name in _FOR_NOTHING.items()
+        for sentence in _compared(rows, baseline, name)
+    ]
+    if not sentences:
+        return None
+    return "; ".join([*sentences, *([f"on {tested_on}"] if tested_on else [])])
+
+
+def _compared(rows: Sequence[_Row], baseline: str, name: str) -> list[str]:
+    """Who is better in which measures; nothing if the baseline is worse in all."""
+    scores = {row["metric"]: row["mean"] for row in rows if row["method"] == baseline}
     parts: dict[str, list[str]] = {}
     for row in rows:
-        before, after = pixels.get(row["metric"]), row["mean"]
+        before, after = scores.get(row["metric"]), row["mean"]
         is_headline = row["metric"].removesuffix("_validation") in _HEADLINE_METRICS
         if row["method"] in BASELINES or not is_headline or before is None or after is None:
             continue
         if not (math.isfinite(before) and math.isfinite(after)):
             continue
-        who = f"{row['method']} is better in" if after > before else "raw pixels are better in"
-        who = "raw pixels are as good in" if after == before else who
+        who = f"{row['method']} is better in" if after > before else f"{name} better in"
+        who = f"{name} as good in" if after == before else who
         numbers = f"({before:.3f}, {row['method']} {after:.3f})"
         parts.setdefault(who, []).append(f"{metric_name(row['metric'])} {numbers}")
-    if not any(who.startswith("raw pixels") for who in parts):
-        return None
-    sentences = [f"{who} {', '.join(texts)}" for who, texts in sorted(parts.items(), reverse=True)]
-    return "; ".join([*sentences, *([f"on {tested_on}"] if tested_on else [])])
+    if not any(who.startswith(name) for who in parts):
+        return []
+    return [f"{who} {', '.join(texts)}" for who, texts in sorted(parts.items(), reverse=True)]
 
 
 def text_tests(

@@ -134,7 +134,8 @@ def _baselines(runs: Sequence[Training], measure: str, *, is_bounded: bool) -> l
 
     Where the data is split in several ways, the mean and s.d. over them.
     """
-    rows: dict[str, list[Row]] = {"pixels": [], "untrained": []}
+    names = ("pixels", "untrained", "begun with", "frozen")
+    rows: dict[str, list[Row]] = {name: [] for name in names}
     for number, run in enumerate(runs):
         name = run / "results.json"
         try:

@@ -69,6 +69,8 @@ def describe_model(
             scores=_means(rows, config.method, measures),
             measures=dict(protocol.about.measures),
             baselines=_means(rows, "pixels", measures),
+            start=config.start if config.begins_useful else None,
+            start_scores=_means(rows, config.start, measures) if config.begins_useful else {},
             precision=precision_of(config, model),
         ),
         calibration=_calibrated(protocol, model),
