@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from orbitset.run_folder import Run
+from orbitset.runs.evaluate import evaluate_run
 
 NET = """
 import torch
@@ -125,6 +126,18 @@ def test_frozen_codes_are_kept_where_training_does_not_beat_them(train):
     named = {(row["method"], row["metric"]): row["mean"] for row in rows}
     assert named["OT", "auc"] == named["frozen", "auc"] == records[0]["auc"]["mean"]
     assert "did not retrieve validation images better than the frozen network" in done.stderr
+
+
+@pytest.mark.parametrize("size", ["null", "4"])
+def test_evaluating_anew_has_the_frozen_network_beside_the_codes(train, size, monkeypatch):
+    run, _ = train("--method", "OT", "--set", f"encoder.code_size={size}")
+    monkeypatch.setenv("ORBITSET_TRUST", "known_net")
+    found = {(row["method"], row["metric"]): row["mean"] for row in evaluate_run(run)}
+    rows = run.read_json("results.json")["rows"]
+    assert {row["method"] for row in rows} == {"pixels", "frozen", "OT"}
+    for row in [row for row in rows if not row["metric"].endswith("_stopped")]:
+        assert found[row["method"], row["metric"]] == pytest.approx(row["mean"], abs=1e-6)
+    assert "| frozen network |" in (run / "model-card.md").read_text()
 
 
 def test_it_is_used_and_resumed_like_any_other(train, orbitset, known, face_manifest, tmp_path):

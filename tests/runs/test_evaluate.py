@@ -149,6 +149,93 @@ def test_a_measure_from_outside_has_the_scores_of_both_sides(small_faces, recall
     assert "recall" in {row["metric"] for row in evaluate_run(run)}
 
 
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory, small_faces):
+    run = Run(tmp_path_factory.mktemp("faces") / "run")
+    train(small_faces("OJ", "train.epochs=1"), run)
+    return run
+
+
+def test_raw_pixels_and_the_codes_have_the_rows_of_the_training(faces):
+    said = []
+    rows = evaluate_run(faces, say=said.append)
+    found = {(row["method"], row["metric"]): row["mean"] for row in rows}
+    trained = [row for row in faces.read_json("results.json")["rows"] if row["method"] == "pixels"]
+    assert {row["metric"] for row in trained} == {"auc", "top1", "accuracy"}
+    assert all(found["pixels", row["metric"]] == row["mean"] for row in trained)
+    assert ("OJ", "accuracy_cosine") in found and ("untrained", "auc") not in found
+    assert "leaves out images of the same person with the same light or view" in said[0]
+
+
+def test_what_retrieval_leaves_out_may_be_said(faces):
+    rows = {}
+    for exclude in (["none"], ["light", "view"], ["view", "light:1"]):
+        of_rule = evaluate_run(faces, options=OrbitOptions(exclude=exclude))
+        rows[exclude[0]] = {(row["method"], row["metric"]): row["mean"] for row in of_rule}
+    assert rows["view"]["OJ", "top1"] == _means(evaluate_run(faces), "top1")["OJ"]
+    assert rows["light"] == rows["view"]
+    assert rows["none"]["OJ", "top1"] >= rows["view"]["OJ", "top1"]
+    assert rows["none"]["OJ", "auc"] == rows["view"]["OJ", "auc"]
+    with pytest.raises(ConfigError, match="--orbit, --label describe other images"):
+        evaluate_run(faces, options=OrbitOptions(orbit=["person"], label="person"))
+
+
+@pytest.fixture
+def others(face_manifest, tmp_path):
+    """A folder with a sub-folder for each of three people, whom the run has never seen under these names."""
+    for line in face_manifest.read_text().splitlines()[1:]:
+        name, person, session, *_ = line.split(",")
+        if person in ("p3", "p4", "p5") and session == "1":
+            (tmp_path / "others" / person).mkdir(parents=True, exist_ok=True)
+            shutil.copy(face_manifest.parent / name, tmp_path / "others" / person / name)
+    return tmp_path / "others"
+
+
+def test_a_model_is_evaluated_on_other_images_of_a_folder(faces, others, face_manifest):
+    said = []
+    rows = evaluate_run(faces, data=str(others), say=said.append)
+    found = {(row["method"], row["metric"]): row["mean"] for row in rows}
+    assert said[0] == "18 test images of 3 orbits; retrieval leaves out nothing"
+    again = orbitset.load(faces.path)
+    paths = sorted(others.rglob("*.png"))
+    codes, people = again.embed(paths), np.array([path.parent.name for path in paths])
+    distance = ((codes[:, None].astype(float) - codes) ** 2).sum(-1)
+    np.fill_diagonal(distance, np.inf)
+    assert found["OJ", "top1"] == np.mean(people[distance.argmin(1)] == people)
+    assert 0 < found["pixels", "top1"] <= 1 and 0 < found["pixels", "accuracy"] <= 1
+    assert {row["method"] for row in rows} == {"pixels", "OJ"}
+
+
+def test_where_the_model_it_began_with_is_gone_its_recorded_scores_are_shown(
+    faces, others, small_faces, tmp_path
+):
+    shutil.copytree(faces.path, tmp_path / "first")
+    run = Run(tmp_path / "run")
+    train(replace(small_faces("OJ", "train.epochs=1"), init=str(tmp_path / "first")), run)
+    started = _means(evaluate_run(run), "top1")["begun with"]
+    assert started == _means(evaluate_run(faces), "top1")["OJ"]
+    assert "begun with" in _means(evaluate_run(run, data=str(others)), "accuracy")
+    shutil.rmtree(tmp_path / "first")
+    said = []
+    assert _means(evaluate_run(run, say=said.append), "top1")["begun with"] == started
+    assert any("the row begun with is as it was recorded in training: " in text for text in said)
+    rows = evaluate_run(run, data=str(others), say=said.append)
+    assert {row["method"] for row in rows} == {"pixels", "OJ"}
+    assert any("the row begun with is missing: there is no folder" in text for text in said)
+
+
+def test_what_a_model_cannot_be_evaluated_on_is_refused(run, faces, others, face_manifest, tmp_path):
+    with pytest.raises(ConfigError, match="trained on a part of .*faces.csv; leave it out"):
+        evaluate_run(faces, data=str(face_manifest))
+    with pytest.raises(ConfigError, match="other grouped images: .* this model is of single images"):
+        evaluate_run(run, data=str(others))
+    np.save(tmp_path / "images.npy", np.zeros((4, 8, 8), np.uint8))
+    with pytest.raises(ConfigError, match="images.npy is none"):
+        evaluate_run(faces, data=str(tmp_path / "images.npy"))
+    with pytest.raises(ConfigError, match="--exclude is for models of grouped images"):
+        evaluate_run(run, options=OrbitOptions(exclude=["none"]))
+
+
 def test_a_measure_that_gives_no_number_is_named_and_its_folder_is_free(run, recall, tmp_path):
     path = tmp_path / "recall_measures.py"
     path.write_text(path.read_text() + "\ndef word(codes, labels):\n    return 'x'\n")

@@ -292,6 +292,17 @@ def _left_out(run: "Run") -> str:
 
 def evaluate(
     folder: RunFolder,
+    data: Annotated[
+        str | None,
+        Argument(
+            metavar="[DATA]",
+            help="Other grouped images to evaluate the model on: a folder with sub-folders, a "
+            "manifest or shards. Default: the images that the run held out.",
+        ),
+    ] = None,
+    orbit: OrbitOption = None,
+    label: LabelOption = None,
+    exclude: ExcludeOption = None,
     shots: Annotated[
         list[int] | None,
         Option(metavar="N", help="Labelled images per class. Can be repeated; default: 1, 5."),
@@ -315,11 +326,15 @@ def evaluate(
     """Evaluate a trained model with more measures than in training.
 
     Models of single images: few-shot recognition, k-NN and a linear probe. Models of grouped images:
-    verification, retrieval and clustering.
+    verification, retrieval, one-shot accuracy and clustering, beside raw pixels and the pretrained network
+    that training began with.
 
     Example: orbitset evaluate runs/affine-digits-OJ --shots 1 --shots 5
+
+    Example: orbitset evaluate runs/mine other_products/ --exclude none
     """
     from orbitset.protocols import Numbers
+    from orbitset.recipes.own_images import OrbitOptions
     from orbitset.run_folder import Run
     from orbitset.runs.evaluate import evaluate_run
 
@@ -330,7 +345,10 @@ def evaluate(
         gallery_images=gallery,
         test_images=test_images,
     )
-    rows = evaluate_run(Run(folder), numbers, device=find_device(device), say=say)
+    options = OrbitOptions(orbit=listed(orbit), label=label, exclude=listed(exclude))
+    rows = evaluate_run(
+        Run(folder), numbers, data=data, options=options, device=find_device(device), say=say
+    )
     print_results({"rows": rows}, as_json)
 
 

@@ -182,10 +182,76 @@ def decoding(
     )
 
 
-class ObservedSplit:
-    """Images with factors in two or three parts, whose orbits share some of the factors."""
+class GroupedImages:
+    """Images with factors that a model is evaluated on, side by side, and how they become codes."""
 
     image_px: int | None = None
+
+    def __init__(
+        self,
+        images: ObservedImages,
+        left_out: Sequence[Problem],
+        orbits: ObservedConfig,
+        *,
+        is_private: bool,
+        device: str,
+    ) -> None:
+        """All of the images are tested on."""
+        channels, height, width = images.images.shape[1:]
+        if height != width:
+            raise DataError(
+                f"images have {width}x{height} px; give orbits.size_px, and they are fitted into squares"
+            )
+        self.config, self.device = orbits, device
+        self.is_private = is_private
+        self.image_shape = (channels, height)
+        self.sides = {"te": images}
+        self.left_out = left_out
+
+    @property
+    def tested_on(self) -> str | None:
+        """How many images and orbits are tested on, in words."""
+        test = self.sides["te"]
+        orbits = int(group_orbits(dict(test.factors), self.config.orbit)[0].max()) + 1
+        return f"{len(test):,} test images of {orbits:,} orbits"
+
+    @property
+    def label(self) -> str:
+        """The factor that is recognised."""
+        assert self.config.label is not None
+        return self.config.label
+
+    def orbits_of(self, images: ObservedImages, *, has_classes: bool = False) -> ObservedOrbits:
+        config = self.config
+        target = None
+        if config.target is not None:
+            factor, value = config.target
+            target = (factor, images.values[factor].index(value))
+        orbit_N, canonical_O = group_orbits(dict(images.factors), config.orbit, target)
+        if target is None:
+            canonical_O = choose_targets(config.chosen, images.images, orbit_N)
+        labels_O = None
+        if has_classes and config.classes is not None:
+            labels_O = _classes(images, config.classes, orbit_N)
+        elif self.label in config.orbit:
+            labels_O = images.factors[self.label][canonical_O]
+        return ObservedOrbits(images.images, orbit_N, canonical_O, labels_O, device=self.device)
+
+    def encode(self, encode: Encode, images: ObservedImages) -> Labelled:
+        """Codes of images, with the factor that is recognised as their label."""
+        codes = [encode(self.to_input(part)) for part in images.images.split(ENCODE_BATCH)]
+        return Labelled(torch.cat(codes), images.factors[self.label].to(codes[0].device))
+
+    def to_input(self, images: Tensor) -> Tensor:
+        """What the network is shown: float32 between 0 and 1, on the device."""
+        return images.to(self.device).float().div_(255)
+
+    def rectify(self, model: Encoder, images: Tensor) -> Tensor:
+        return model.rectify(self.to_input(images))
+
+
+class ObservedSplit(GroupedImages):
+    """Images with factors in two or three parts, whose orbits share some of the factors."""
 
     def __init__(
         self,
@@ -201,21 +267,15 @@ class ObservedSplit:
     ) -> None:
         """`parts` are the settings of the protocol."""
         opened = source if isinstance(source, Opened) else Opened(source)
-        self.source, self.config, self.device = opened.source, orbits, device
-        self.is_private = is_private
+        self.source = opened.source
         loaded, opened.observed = opened.observed, None
         excluded = [Exclusion.parse(text).factor for text in parts.exclude]
-        images, self.left_out = loaded or opened.source.load_observed(
+        images, left_out = loaded or opened.source.load_observed(
             grouping(orbits, (parts.split_by, *excluded, *orbits.ignore)),
             decoding(orbits, video, is_private=is_private, device=device),
             on_progress,
         )
-        channels, height, width = images.images.shape[1:]
-        if height != width:
-            raise DataError(
-                f"images have {width}x{height} px; give orbits.size_px, and they are fitted into squares"
-            )
-        self.image_shape = (channels, height)
+        super().__init__(images, left_out, orbits, is_private=is_private, device=device)
         check_whole_orbits(images, orbits.orbit, parts.split_by)
         self._divide(images, parts)
         self.batches = self._batches(seed)
@@ -281,53 +341,12 @@ class ObservedSplit:
         tensors = [tensor for part in parts for tensor in (part.images, *part.factors.values())]
         return {"images": sum(map(len, parts)), "sha256": fingerprint(*tensors)}
 
-    @property
-    def tested_on(self) -> str | None:
-        """How many images and orbits are tested on, in words."""
-        test = self.sides["te"]
-        orbits = int(group_orbits(dict(test.factors), self.config.orbit)[0].max()) + 1
-        return f"{len(test):,} test images of {orbits:,} orbits"
-
-    @property
-    def label(self) -> str:
-        """The factor that is recognised."""
-        assert self.config.label is not None
-        return self.config.label
-
-    def orbits_of(self, images: ObservedImages, *, has_classes: bool = False) -> ObservedOrbits:
-        config = self.config
-        target = None
-        if config.target is not None:
-            factor, value = config.target
-            target = (factor, images.values[factor].index(value))
-        orbit_N, canonical_O = group_orbits(dict(images.factors), config.orbit, target)
-        if target is None:
-            canonical_O = choose_targets(config.chosen, images.images, orbit_N)
-        labels_O = None
-        if has_classes and config.classes is not None:
-            labels_O = _classes(images, config.classes, orbit_N)
-        elif self.label in config.orbit:
-            labels_O = images.factors[self.label][canonical_O]
-        return ObservedOrbits(images.images, orbit_N, canonical_O, labels_O, device=self.device)
-
-    def encode(self, encode: Encode, images: ObservedImages) -> Labelled:
-        """Codes of images, with the factor that is recognised as their label."""
-        codes = [encode(self.to_input(part)) for part in images.images.split(ENCODE_BATCH)]
-        return Labelled(torch.cat(codes), images.factors[self.label].to(codes[0].device))
-
     def sample(self, part: Part, num: int) -> Iterator[Tensor]:
         """Random images that are trained or tested on, as the network sees them, a few at a time."""
         images = self.train.images if part == "train" else self.sides["te"].images
         rows = torch.randperm(len(images), generator=stream("sample", part))[:num]
         for some in rows.to(images.device).split(_SAMPLED):
             yield self.to_input(images[some])
-
-    def to_input(self, images: Tensor) -> Tensor:
-        """What the network is shown: float32 between 0 and 1, on the device."""
-        return images.to(self.device).float().div_(255)
-
-    def rectify(self, model: Encoder, images: Tensor) -> Tensor:
-        return model.rectify(self.to_input(images))
 
 
 def check_whole_orbits(images: ObservedImages, orbit: tuple[str, ...], split_by: str) -> None:

@@ -38,7 +38,7 @@ from orbitset.protocols.contract import (
 from orbitset.protocols.exclusions import Exclusion
 from orbitset.protocols.exclusions import in_words as left_out_in_words
 from orbitset.protocols.figures import to_uint8, tsne_points
-from orbitset.protocols.images import ObservedSplit
+from orbitset.protocols.images import GroupedImages
 from orbitset.seeds import stream
 
 MEASURES = ("auc", "top1", "accuracy")
@@ -135,7 +135,7 @@ class Pairs(Protocol):
     )
 
     def __init__(
-        self, images: ObservedSplit, settings: PairsSettings, *, margin: float | None = None
+        self, images: GroupedImages, settings: PairsSettings, *, margin: float | None = None
     ) -> None:
         self.images, self.settings = images, settings
         self.about = replace(

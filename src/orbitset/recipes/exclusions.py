@@ -24,22 +24,22 @@ _Series = dict[tuple[str, ...], list[float]]
 
 def excluded(
     table: ImageTable,
+    tested: ImageTable,
     orbits: ObservedConfig,
-    split_by: str,
-    test: Collection[str],
+    split_by: str = "",
     requested: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
-    """What retrieval leaves out as settings name it: what is requested, `none` for nothing.
+    """What retrieval leaves out as settings name it: what is requested, `none` for nothing. Of the table some
+    rows are tested.
 
     By default images that share a factor of the orbits which varies within a label, and neighbours in a
     factor that orders the images of an orbit.
     """
     if requested is not None:
-        chosen = [] if list(requested) == ["none"] else list(map(Exclusion.parse, requested))
-        table.require([exclusion.factor for exclusion in chosen])
-        return tuple(map(str, chosen))
+        chosen = requested_exclusions(requested)
+        table.require([Exclusion.parse(text).factor for text in chosen])
+        return chosen
     assert orbits.label is not None
-    tested = table.where(split_by, test)
     labels = tested.columns[orbits.label]
     alike = [
         name
@@ -51,6 +51,16 @@ def excluded(
     near = neighbours(tested, orbits.orbit, {*used, orbits.label, split_by, orbits.classes or ""})
     ordered = {exclusion.factor for exclusion in near}
     return (*(name for name in alike if name not in ordered), *map(str, near))
+
+
+def requested_exclusions(requested: Sequence[str]) -> tuple[str, ...]:
+    """As settings name it.
+
+    >>> requested_exclusions(["none"]), requested_exclusions(["light", "view:1steps"])
+    ((), ('light', 'view:1step'))
+    """
+    is_none = list(requested) == ["none"]
+    return () if is_none else tuple(str(Exclusion.parse(text)) for text in requested)
 
 
 def neighbours(

@@ -309,7 +309,7 @@ def _evaluation(
         train=train,
         validation=validation,
         test=test,
-        exclude=excluded(table, orbits, by, test, options.exclude),
+        exclude=excluded(table, table.where(by, test), orbits, by, options.exclude),
     )
 
 

@@ -14,7 +14,8 @@ from orbitset.errors import ConfigError
 from orbitset.models import load_model_folder
 from orbitset.protocols.encoding import ENCODE_BATCH
 from orbitset.recipes.experiment import Experiment
-from orbitset.runs.prepare import Images, Judge
+from orbitset.protocols.images import GroupedImages
+from orbitset.runs.prepare import Images, Judge, build_model
 
 _MOST_IMAGES = 4_096
 """Images whose features the principal components are computed from, at most"""
@@ -107,6 +108,16 @@ def _features(network: BackboneEncoder, images: Images) -> Tensor:
         if count >= _MOST_IMAGES:
             break
     return torch.cat(parts)
+
+
+def frozen_network(config: Experiment, images: GroupedImages, device: str) -> nn.Module:
+    """The network as it was before training, if that was useful; an error where its weights are not at hand."""
+    if config.init is not None:
+        return load_model_folder(config.init, device=device).network
+    model = build_model(config, images).to(device).eval()
+    network = without_transformer(model)
+    assert isinstance(network, BackboneEncoder)
+    return model if network.code_size >= network.code.in_features else _Features(network)
 
 
 class _Features(nn.Module):

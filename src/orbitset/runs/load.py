@@ -2,10 +2,10 @@
 
 from orbitset.encoders import Encoder
 from orbitset.errors import RunError
-from orbitset.models.folder import WEIGHTS, check_id, load_weights, read_description, read_weights
-from orbitset.recipes.experiment import read_experiment, resolved
+from orbitset.models.folder import WEIGHTS, load_model_folder, read_description
+from orbitset.recipes.experiment import Experiment, read_experiment, resolved
 from orbitset.run_folder import Run
-from orbitset.runs.prepare import Images, Judge, build_model, build_protocol, open_images
+from orbitset.runs.prepare import Images, Judge, build_protocol, open_images
 from orbitset.runs.begin import other_network
 
 _MOST_NAMED = 3
@@ -14,6 +14,13 @@ _MOST_NAMED = 3
 
 def load_run(run: Run, *, device: str = "cpu") -> tuple[Encoder, Images, Judge]:
     """The trained model of a finished run, its images, and what judges it."""
+    model, config = load_trained(run, device=device)
+    images = open_images(config, device)
+    return model, images, Judge(config, build_protocol(config, images))
+
+
+def load_trained(run: Run, *, device: str = "cpu") -> tuple[Encoder, Experiment]:
+    """The trained model of a finished run, and how it was trained."""
     run.require().refuse_search("loaded")
     if run.kind != "run":
         runs = run.config["runs"]
@@ -36,9 +43,4 @@ def load_run(run: Run, *, device: str = "cpu") -> tuple[Encoder, Images, Judge]:
             f"model.json and config.json of {run.path} are of different networks: {other}"
         )
     config = resolved(config, run.path)
-    weights = read_weights(run.path)  # before images are decoded or rendered
-    check_id(weights, description, run.path)
-    images = open_images(config, device)
-    model = build_model(config, images)
-    load_weights(model, weights, run.path)
-    return model.to(device).eval(), images, Judge(config, build_protocol(config, images))
+    return load_model_folder(run.path, device=device).network.eval(), config

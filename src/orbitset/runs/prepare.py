@@ -20,7 +20,7 @@ from orbitset.outside import import_named
 from orbitset.precision import in_bfloat16
 from orbitset.protocols import ComputedImages, ObservedSplit, Protocol, encoding_with, raw_pixels
 from orbitset.protocols.contract import Encode, Measure, Scores, evaluate
-from orbitset.protocols.images import Opened
+from orbitset.protocols.images import GroupedImages, Opened
 from orbitset.recipes.experiment import Experiment, check_experiment, protocol_named
 from orbitset.recipes.losses import build_loss
 from orbitset.recipes.methods import built_in
@@ -89,7 +89,7 @@ def _saying(data: str, progress: Progress) -> Callable[[int, int], None]:
     return say
 
 
-def build_protocol(config: Experiment, images: Images) -> Protocol:
+def build_protocol(config: Experiment, images: Images | GroupedImages) -> Protocol:
     """The protocol that judges the experiment on its held-out images."""
     protocol = protocol_named(config.protocol)
     if protocol.orbits != images.config.kind:
@@ -100,7 +100,7 @@ def build_protocol(config: Experiment, images: Images) -> Protocol:
     return protocol(images, config.evaluation, margin=config.margin)
 
 
-def build_model(config: Experiment, images: Images) -> Encoder:
+def build_model(config: Experiment, images: Images | GroupedImages) -> Encoder:
     """The untrained network: its weights depend on the seed alone."""
     in_channels, size_px = images.image_shape
 
