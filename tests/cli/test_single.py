@@ -32,7 +32,7 @@ def test_a_manifest_is_trained_evaluated_and_reported(orbitset, face_manifest, t
     assert {row["metric"] for row in rows} == names | {f"{name}_stopped" for name in names}
     assert "an orbit shares person, session, light" in done.stderr
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "images of the same person with the same session" in page and "Retrieval" in page
+    assert "images of the same person with the same light" in page and "Retrieval" in page
     done = orbitset("evaluate", tmp_path / "run", "--exclude", "light,session:1step", "--json")
     assert {"eer", "map", "nmi"} <= {row["metric"] for row in json.loads(done.stdout)["rows"]}
     assert (

@@ -214,14 +214,9 @@ def compared_with_baselines(rows: Sequence[_Row], tested_on: str | None = None) 
     ... ], "54 test images"))
     raw pixels are better in top-1 retrieval (0.710, OJ 0.690); on 54 test images
     """
-    sentences = [
-        sentence
-        for baseline, name in _FOR_NOTHING.items()
-        for sentence in _compared(rows, baseline, name)
-    ]
-    if not sentences:
-        return None
-    return "; ".join([*sentences, *([f"on {tested_on}"] if tested_on else [])])
+    sentences = sum((_compared(rows, *baseline) for baseline in _FOR_NOTHING.items()), [])
+    on = [f"on {tested_on}"] if tested_on else []
+    return "; ".join([*sentences, *on]) if sentences else None
 
 
 def _compared(rows: Sequence[_Row], baseline: str, name: str) -> list[str]:

@@ -23,6 +23,7 @@ from orbitset.runs.begin import frozen_network
 from orbitset.runs.load import load_trained
 from orbitset.runs.prepare import Images, Judge, build_protocol, open_images, precision_of
 from orbitset.runs.train import data_change
+from orbitset.training.fit import TrainConfig
 
 
 def _silent(message: str) -> None:
@@ -140,7 +141,7 @@ def _of_others(
             split_by=grouped.label, train=("",), test=values, exclude=exclude
         ),
         classify_weight=0.0,
-        train=replace(config.train, keep="last"),
+        train=TrainConfig(precision=config.train.precision),
     )
     return config, grouped
 
