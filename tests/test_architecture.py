@@ -45,7 +45,7 @@ ARROWS = {
     "results": FOUNDATION | {"run_folder", "evaluation", "protocols", "recipes"},
     "report": FOUNDATION | {"run_folder", "protocols", "recipes", "results"},
     "runs": FOUNDATION
-    | {"run_folder", DATA, "encoders", "training", "evaluation", "models"}
+    | {"run_folder", DATA, "orbits", "encoders", "training", "evaluation", "models"}
     | {"protocols", "recipes", "results"},
     "uses": FOUNDATION | {DATA, "models", "search"},
     "estimator": FOUNDATION | {"orbits", "encoders", "training", "recipes"},

@@ -13,6 +13,10 @@ from orbitset.errors import ConfigError, OrbitsetError
 
 if TYPE_CHECKING:
     from orbitset.datasets.inspect import Check
+    from orbitset.recipes.compose import Composed
+
+_SHORTER = 10
+"""Minutes that are proposed where a training takes longer"""
 
 app = typer.Typer(help="Look at the data there is.", no_args_is_help=True)
 
@@ -96,13 +100,34 @@ def _next_step(source: str, orbit: str | None, canonical: str | None, crops: Pat
     path = None if crops is None else str(crops.resolve())
     observed = OrbitOptions(orbit=options.listed(orbit), canonical=canonical, crops=path)
     try:
-        compose(Request(source=source, observed=observed))
+        composed = compose(Request(source=source, observed=observed))
+        length = _length(composed)
     except OrbitsetError as error:
         return f"train would refuse this: {error}"
     words = ["orbitset", "train", source]
     for name, value in (("--orbit", orbit), ("--canonical", canonical), ("--crops", crops)):
         words += [] if value is None else [name, str(value)]
-    return f"next: {shlex.join(words)}"
+    return f"{length}next: {shlex.join(words)}"
+
+
+def _length(composed: "Composed") -> str:
+    """A line on how long the training takes here; nothing where that is not known."""
+    from orbitset.runs.length import estimated
+    from orbitset.training.progress import in_words
+
+    device = options.find_device(None)
+    if (
+        composed.source is None
+        or (estimate := estimated(composed.config, composed.source, device)) is None
+    ):
+        return ""
+    images, seconds = estimate
+    at_most = "at most " if composed.config.train.patience is not None else ""
+    limit = f"; --minutes {_SHORTER} trains for less" if seconds > 60 * _SHORTER else ""
+    return (
+        f"training would show {at_most}{images:,} images: about {in_words(seconds)} here ({device}), "
+        f"besides its evaluations{limit}\n"
+    )
 
 
 def _sheet(check: "Check", source: str) -> str:

@@ -221,6 +221,12 @@ def check_flags(resume: bool, overwrite: bool) -> None:
         raise ConfigError("--resume and --overwrite contradict each other; give one of them")
 
 
+def check_length(epochs: float | None, minutes: float | None) -> None:
+    for name, value in (("--epochs", epochs), ("--minutes", minutes)):
+        if value is not None and not value > 0:
+            raise ConfigError(f"{name} is {value:g}; give a number above 0")
+
+
 def print_results(results: dict[str, Any], as_json: bool) -> None:
     from orbitset.report.tables import tests_heading, text_table, text_tests
     from orbitset.run_folder import without_nan

@@ -1,6 +1,7 @@
 """Commands for one training and what comes of it."""
 
 import textwrap
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -33,6 +34,7 @@ from orbitset.cli.options import (
     SplitOption,
     Trust,
     check_flags,
+    check_length,
     find_device,
     interruptible,
     listed,
@@ -41,7 +43,6 @@ from orbitset.cli.options import (
     print_results,
     say,
 )
-from orbitset.errors import ConfigError
 
 if TYPE_CHECKING:
     from orbitset.recipes.experiment import Experiment
@@ -114,6 +115,13 @@ def train(
     epochs: Annotated[
         float | None, Option(help="Length of the training, in passes over all images.")
     ] = None,
+    minutes: Annotated[
+        float | None,
+        Option(
+            help="Time limit of the whole training, in minutes: it is shortened to what this machine does "
+            "in it, so that two such trainings differ. Example: 10."
+        ),
+    ] = None,
     orbit: OrbitOption = None,
     canonical: CanonicalOption = None,
     label: LabelOption = None,
@@ -161,9 +169,9 @@ def train(
     from orbitset.recipes.own_images import OrbitOptions
     from orbitset.run_folder import Run
 
+    began_at = time.monotonic()
     check_flags(resume, overwrite)
-    if epochs is not None and not epochs > 0:
-        raise ConfigError(f"--epochs is {epochs:g}; give a number above 0")
+    check_length(epochs, minutes)
     request = Request(
         source=named_source(source, named),
         method=method_or_loss(method, loss),
@@ -201,6 +209,7 @@ def train(
         say(str(composed))
     run = Run(out or Path("runs") / file_name(f"{config.name}-{config.method}"))
     how = {"resume": resume, "overwrite": overwrite, "device": device, "source": composed.source}
+    how["ends_at"] = None if minutes is None else began_at + 60 * minutes
     _train_into(run, config, how, as_json=as_json, quiet=quiet)
 
 

@@ -1,6 +1,8 @@
 """One method, trained once: from a configuration to a finished run folder."""
 
 import io
+import math
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +23,7 @@ from orbitset.recipes.methods import built_in
 from orbitset.run_folder import Run
 from orbitset.runs.begin import begin, built
 from orbitset.runs.describe import describe_model
+from orbitset.runs.length import Pace, evaluation_steps, measure, num_steps, shortened
 from orbitset.runs.ignoring import described_counts, ignoring_of
 from orbitset.runs.prepare import (
     CONFIGURATION,
@@ -50,12 +53,14 @@ def train(
     progress: Progress | None = None,
     source: Opened | None = None,
     interruption: Interruption | None = None,
+    ends_at: float | None = None,
 ) -> dict[str, Any]:
     """Train, evaluate and write the run folder; gives what results.json holds.
 
     Images that were loaded to describe the training need not be loaded again. An interruption that is heeded
     ends the training early: the folder then holds the model so far, beside the checkpoint to go on from, and
-    results.json says under `stopped` after which step.
+    results.json says under `stopped` after which step. With `ends_at`, a time of the monotonic clock, a new
+    training is shortened to what this machine does until then; a resumed one brings its end forward.
     """
     progress = progress or Silent()
     is_resumed = resume and run.exists
@@ -71,6 +76,11 @@ def train(
     loss = build_objective(config, images).to(device)
     if not is_resumed and built_in(config.method) is None:
         try_loss(model, loss, images)
+    if ends_at is not None and not (is_resumed and _is_complete(config, run)):
+        pace = measure(config, model, loss, images, judge)
+        if not is_resumed:
+            config = _within(config, images, pace, ends_at - time.monotonic(), progress)
+        ends_at -= pace.evaluation_s + pace.after_s
     with run.locked():
         if is_resumed and _is_finished(config, images, run):
             results: dict[str, Any] = run.read_json("results.json")
@@ -84,6 +94,7 @@ def train(
             device=device,
             progress=progress,
             interruption=interruption if config.keeps_weights else None,
+            ends_at=math.inf if ends_at is None else ends_at,
         )
         results = _finish(config, images, judge, model, recorder, progress)
         if recorder.stopped_at is None:
@@ -116,15 +127,17 @@ def _fit(
     device: str,
     progress: Progress,
     interruption: Interruption | None,
+    ends_at: float,
 ) -> RunRecorder:
     """Train into the folder; gives the recorder, which knows the best weights and where it was stopped."""
-    steps = _steps(config, images)
+    steps = num_steps(config, images)
     recorder = RunRecorder(
         run,
         evaluate=judge.record,
-        evaluate_at=_evaluation_steps(config, images, steps),
+        evaluate_at=evaluation_steps(config, images),
         is_best=judge.is_best if config.keeps_best and config.keeps_weights else None,
         why_end=lambda records: judge.why_end(records, steps),
+        ends_at=ends_at,
         resume=resume,
         is_interrupted=lambda: interruption is not None and interruption.is_requested,
         keeps_weights=config.keeps_weights,
@@ -145,6 +158,21 @@ def _fit(
                 label=f"{config.method} {config.name}",
             )
     return recorder
+
+
+def _within(
+    config: Experiment, images: Images, pace: Pace, seconds: float, progress: Progress
+) -> Experiment:
+    """The experiment, shortened to so many seconds; says by how much."""
+    shorter = shortened(config, images, pace, seconds)
+    if shorter != config:
+        steps, planned = num_steps(shorter, images), num_steps(config, images)
+        evaluations = len(evaluation_steps(shorter, images))
+        progress.note(
+            f"{config.method} {config.name}: {pace}; there is time for {steps:,} of {planned:,} steps and "
+            f"{evaluations} evaluations"
+        )
+    return shorter
 
 
 def _finish(
@@ -194,7 +222,7 @@ def _finish(
     }
     notes = [f"step {note['step']:,}: {note['text']}" for note in run.records(NOTES)]
     if recorder.stopped_at is not None:
-        stopped = {"step": recorder.stopped_at, "steps": _steps(config, images)}
+        stopped = {"step": recorder.stopped_at, "steps": num_steps(config, images)}
         results["stopped"] = stopped
         notes.insert(0, "stopped after {step:,} of {steps:,} steps".format(**stopped))
     if notes:
@@ -275,15 +303,3 @@ def data_change(data: str, images: Images, run: Run) -> str | None:
     counts = (before["images"], now["images"])
     what = "{:,} images then, {:,} now".format(*counts) if counts[0] != counts[1] else "others now"
     return f"the images in {data} have changed since this run was trained, {what}"
-
-
-def _steps(config: Experiment, images: Images) -> int:
-    return max(1, images.batches.position_at(config.train.epochs))
-
-
-def _evaluation_steps(config: Experiment, images: Images, steps: int) -> set[int]:
-    count = config.train.evaluations
-    if not config.train.evaluate_at:
-        return {round(steps * i / count) for i in range(count + 1)}
-    requested = {images.batches.position_at(epochs) for epochs in config.train.evaluate_at}
-    return {0, steps} | {step for step in requested if step < steps}

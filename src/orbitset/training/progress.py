@@ -156,3 +156,14 @@ def format_seconds(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def in_words(seconds: float) -> str:
+    """
+    >>> in_words(12), in_words(61), in_words(1500), in_words(40000)
+    ('12 seconds', '61 seconds', '25 minutes', '11 hours')
+    """
+    for unit, length in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(1, round(seconds))} seconds"

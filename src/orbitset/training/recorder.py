@@ -111,6 +111,9 @@ class RunRecorder:
     Without `keeps_weights` no checkpoint is written, and a resumed training starts anew. What the terms show
     (`orbitset.training.notes`) is said once and written to `notes.jsonl`.
 
+    `ends_at` is a time of the monotonic clock by which the training should have ended: it ends early if it
+    would not.
+
     `is_interrupted` is asked after every step. If it says so, the training ends there, with a checkpoint from
     which it can go on; `stopped_at` is the step.
 
@@ -132,13 +135,14 @@ class RunRecorder:
         resume: bool = False,
         why_end: Callable[[Sequence[dict[str, Any]]], str | None] = lambda records: None,
         is_interrupted: Callable[[], bool] = lambda: False,
+        ends_at: float = math.inf,
         keeps_weights: bool = True,
         checkpoint_every_s: float = 60.0,
     ) -> None:
         self.run = run
         self.best_weights: Weights | None = None
         self.stopped_at: int | None = None
-        self._is_interrupted = is_interrupted
+        self._is_interrupted, self._ends_at = is_interrupted, ends_at
         self._evaluate, self._evaluate_at, self._is_best = evaluate, {*evaluate_at}, is_best
         self._why_end = why_end
         self._resume, self._keeps_weights = resume, keeps_weights
@@ -173,7 +177,8 @@ class RunRecorder:
         self._watch = TermWatch(training.steps, about, watched)
         if words := explained(about):
             training.progress.note(f"note: {training.label}, terms of the loss: {words}")
-        self._saved_at = time.monotonic()
+        self._begun_at, self._begun_step = time.monotonic(), training.step
+        self._saved_at = self._begun_at
         self._evaluated_at = self._saved_at - elapsed_s
         if training.step:
             self._stop_if_interrupted(training)
@@ -205,6 +210,8 @@ class RunRecorder:
 
     def save(self, training: Training) -> None:
         self._stop_if_interrupted(training)
+        if self._is_time_up(training.step):
+            self._end_early(training, "the time is nearly up")
         if training.step in self._evaluate_at:
             return  # which needs the sums, and writes a checkpoint
         if self._watch.is_due(training.step):
@@ -240,6 +247,14 @@ class RunRecorder:
         step, is_last = training.step, training.step == training.steps
         for kind, text in self._watch.look(step, training.monitor, is_last=is_last).items():
             self._say(training, kind, text)
+
+    def _is_time_up(self, step: int) -> bool:
+        """Whether the time left is what an early end takes."""
+        if self._ends_at == math.inf:
+            return False
+        now = time.monotonic()
+        step_s = (now - self._begun_at) / (step - self._begun_step)
+        return now + step_s * step / _LAST_PART > self._ends_at
 
     def _end_early(self, training: Training, reason: str) -> None:
         planned = training.steps
