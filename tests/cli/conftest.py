@@ -9,3 +9,9 @@ def start():
     from processes import started
 
     return started
+
+
+@pytest.fixture(autouse=True)
+def _timed_briefly(monkeypatch):
+    """Commands that time training steps take one."""
+    monkeypatch.setattr("orbitset.runs.length._TIMED_S", 0.0)

@@ -406,6 +406,17 @@ def test_a_manifest_is_checked_before_anyone_trains(orbitset, face_manifest):
     )
 
 
+def test_a_check_says_how_long_a_training_takes(orbitset, fails, face_manifest):
+    done = orbitset("data", "check", face_manifest, "--orbit", "person,session,light")
+    assert done.returncode == 0, done.stderr
+    *_, length, command = done.stdout.splitlines()
+    assert re.match(r"training would show [\d,]+ images: about .* besides its evaluations", length)
+    assert command.startswith("next: orbitset train")
+    fails(
+        orbitset("train", face_manifest, "--minutes", 0), 2, "--minutes is 0; give a number above 0"
+    )
+
+
 def test_orbits_are_described_of_manifests_alone(orbitset, fails):
     fails(orbitset("data", "check", "digits", "--orbit", "person"), 2, "of a manifest")
 

@@ -216,3 +216,9 @@ def test_an_interrupted_training_has_a_checkpoint_where_it_stopped(run, tmp_path
     whole, model = _train(Run(tmp_path / "whole"), [1, 2, 3, 4])
     assert torch.equal(model.layer.weight, resumed.layer.weight)
     assert run.records() == Run(tmp_path / "whole").records()
+
+
+def test_a_training_whose_time_is_up_ends_after_a_tenth_more_steps(run):
+    _train(run, [1, 2], ends_at=0.0)
+    assert [record["step"] for record in run.records()] == [0, 2]
+    assert any("the time is nearly up" in note["text"] for note in run.records("notes.jsonl"))

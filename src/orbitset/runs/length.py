@@ -24,7 +24,7 @@ from orbitset.runs.prepare import Images, Judge, build_model, build_objective, o
 from orbitset.training.fit import fit
 from orbitset.training.recorder import Batches, Training, Unrecorded
 
-_TIMED_S = 3.0
+_TIMED_S = 2.0
 """How long steps are timed"""
 _STEPS_AT_ONCE = {"cpu": 1, "cuda": 10}
 """Steps that are timed together: to look at each would slow a GPU down"""
