@@ -16,6 +16,7 @@ import pytest
 from orbitset.cli.main import command_names
 from orbitset.config import with_settings
 from orbitset.datasets.mnist import SHA256
+from orbitset.models import load_model_folder
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.run_folder import Run
 from orbitset.runs.demo import demo_configs
@@ -222,7 +223,7 @@ def test_an_unusable_device_is_named(orbitset, fails):
     fails(done, 2, "cuda:99")
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(start, tmp_path):
+def test_ctrl_c_leaves_a_model_and_says_how_to_go_on(start, tmp_path):
     out = tmp_path / "run"
     process = start("train", "affine-digits", "--out", out, *SETTINGS, "--set", "train.epochs=50")
     while not (out / "checkpoint" / "latest.safetensors").exists() and process.poll() is None:
@@ -230,7 +231,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(start, tmp_path):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
-    assert f"go on with: orbitset train --resume --out {out}" in error
+    assert f"go on with the training: orbitset train --resume --out {out}" in error
+    assert Run(out).is_stopped and (out / "report.html").exists()
+    assert load_model_folder(out).description.trained.images > 0
     assert "Traceback" not in error
 
 
@@ -388,7 +391,7 @@ def test_an_interrupted_demo_goes_on_as_its_message_says(orbitset, start, fails,
     fails(locked, 1, "another process is writing")
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    advice = error.split("go on with: ")[1].splitlines()[0]
+    advice = error.split("go on with it: ")[1].splitlines()[0]
     done = orbitset(*shlex.split(advice)[1:], "--json", "--quiet")
     assert done.returncode == 0, done.stderr
     assert Run(out / "OJ").config["train"]["epochs"] == pytest.approx(0.05)

@@ -420,17 +420,6 @@ def test_a_killed_training_can_be_finished(tmp_path, ended, orbitset, fails):
     fails(orbitset("finish", killed.path), 1, "has no checkpoint")
 
 
-def test_ctrl_c_leaves_a_model(tmp_path, start):
-    out = tmp_path / "run"
-    process = start(*_arguments(out, "--quiet", "--epochs", "100"))
-    _wait_for_a_step(out, process)
-    os.kill(process.pid, signal.SIGINT)
-    process.join()
-    assert process.exitcode == 128 + signal.SIGINT
-    assert Run(out).is_stopped and (out / "report.html").exists()
-    assert load_model_folder(out).description.trained.images > 0
-
-
 class Dropping(nn.Sequential):
     """A network that draws random numbers in training."""
 
