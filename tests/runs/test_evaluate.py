@@ -9,7 +9,7 @@ import pytest
 import orbitset
 from orbitset.config import with_settings
 from orbitset.datasets.source import open_source
-from orbitset.errors import ConfigError, RunError
+from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.protocols import Numbers
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.experiment import read_experiment
@@ -232,6 +232,12 @@ def test_what_a_model_cannot_be_evaluated_on_is_refused(run, faces, others, face
     np.save(tmp_path / "images.npy", np.zeros((4, 8, 8), np.uint8))
     with pytest.raises(ConfigError, match="images.npy is none"):
         evaluate_run(faces, data=str(tmp_path / "images.npy"))
+    with pytest.raises(DataError, match="no test image has another of its person .* session"):
+        evaluate_run(faces, options=OrbitOptions(exclude=["session"]))
+    for person in ("p3", "p4"):
+        shutil.rmtree(others / person)
+    with pytest.raises(DataError, match="cannot be scored: .* no pair of different labels"):
+        evaluate_run(faces, data=str(others))
     with pytest.raises(ConfigError, match="--exclude is for models of grouped images"):
         evaluate_run(run, options=OrbitOptions(exclude=["none"]))
 

@@ -5,7 +5,8 @@ the query's label, after exclusions of images that would be too easy to find. Fo
 of each label is a labelled example, with the same exclusions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -16,7 +17,7 @@ from orbitset.config import bounded, check_fields
 from orbitset.datasets.observed import ObservedImages
 from orbitset.datasets.video import frames_of
 from orbitset.encoders import Encoder
-from orbitset.errors import ConfigError, DataError
+from orbitset.errors import ConfigError, DataError, OrbitsetError
 from orbitset.evaluation.clustering import cluster_scores
 from orbitset.evaluation.exclusion import Near, Rule, Same
 from orbitset.evaluation.labelled import Labelled, Metric
@@ -188,6 +189,18 @@ class Pairs(Protocol):
     def score(self, codes: Labelled, images: ObservedImages) -> tuple[dict[str, Score], int]:
         """AUC, top-1 and one-shot accuracy, and the number of queries that have nothing to find."""
         retrieval = self.retrieved(codes, images)
+        with _scorable():
+            scores = {
+                "auc": Score(mean=verify(codes, fars=()).auc),
+                "top1": Score(mean=retrieval.precision_at(1)),
+                "accuracy": self.one_shot(codes, images).score(),
+            }
+        return scores, retrieval.num_unanswerable
+
+    def retrieved(self, codes: Labelled, images: ObservedImages, **options: Any) -> Retrieval:
+        """Retrieval of every image among the others, with the experiment's exclusions."""
+        factors = self._factors(codes, images)
+        retrieval = retrieve(codes, factors=factors, exclude=self.rule, **options)
         if retrieval.num_unanswerable == len(codes):
             left_out = left_out_in_words(self.settings.exclude) or "near in time"
             raise DataError(
@@ -195,19 +208,7 @@ class Pairs(Protocol):
                 "are left out",
                 hint="exclude less: --exclude none, or fewer factors in evaluation.exclude",
             )
-        try:
-            scores = {
-                "auc": Score(mean=verify(codes, fars=()).auc),
-                "top1": Score(mean=retrieval.precision_at(1)),
-                "accuracy": self.one_shot(codes, images).score(),
-            }
-        except ValueError as error:
-            raise DataError(f"the test images cannot be scored: {error}") from None
-        return scores, retrieval.num_unanswerable
-
-    def retrieved(self, codes: Labelled, images: ObservedImages, **options: Any) -> Retrieval:
-        """Retrieval of every image among the others, with the experiment's exclusions."""
-        return retrieve(codes, factors=self._factors(codes, images), exclude=self.rule, **options)
+        return retrieval
 
     def one_shot(
         self, codes: Labelled, images: ObservedImages, metric: Metric = "euclidean"
@@ -338,18 +339,19 @@ class Pairs(Protocol):
         say(f"encoding {len(images):,} test images and comparing all pairs")
         codes = self.images.encode(encode, images)
         scores: dict[str, Score | float] = {}
-        for metric in get_args(Metric):
-            suffix = "" if metric == "euclidean" else f"_{metric}"
-            verified = verify(codes, metric=metric, fars=_FARS)
-            scores[f"auc{suffix}"] = verified.auc
-            scores[f"eer{suffix}"] = verified.eer
-            for far in _FARS:
-                scores[f"tar_at_far_{far}{suffix}"] = verified.at(far).tar
-            retrieval = self.retrieved(codes, images, k=_TOP, metric=metric, whole_ranking=True)
-            scores[f"top1{suffix}"] = retrieval.precision_at(1)
-            scores[f"top{_TOP}{suffix}"] = retrieval.precision_at(_TOP)
-            scores[f"map{suffix}"] = retrieval.mean_average_precision
-            scores[f"accuracy{suffix}"] = self.one_shot(codes, images, metric).score()
+        with _scorable():
+            for metric in get_args(Metric):
+                suffix = "" if metric == "euclidean" else f"_{metric}"
+                verified = verify(codes, metric=metric, fars=_FARS)
+                scores[f"auc{suffix}"] = verified.auc
+                scores[f"eer{suffix}"] = verified.eer
+                for far in _FARS:
+                    scores[f"tar_at_far_{far}{suffix}"] = verified.at(far).tar
+                retrieval = self.retrieved(codes, images, k=_TOP, metric=metric, whole_ranking=True)
+                scores[f"top1{suffix}"] = retrieval.precision_at(1)
+                scores[f"top{_TOP}{suffix}"] = retrieval.precision_at(_TOP)
+                scores[f"map{suffix}"] = retrieval.mean_average_precision
+                scores[f"accuracy{suffix}"] = self.one_shot(codes, images, metric).score()
         if retrieval.num_unanswerable:
             say(f"{retrieval.num_unanswerable:,} queries have nothing to find and are not scored")
         say("clustering")
@@ -359,3 +361,14 @@ class Pairs(Protocol):
             name: value if isinstance(value, Score) else Score(mean=value)
             for name, value in scores.items()
         }
+
+
+@contextmanager
+def _scorable() -> Iterator[None]:
+    """Codes inside are those of test images, which may have too few labels."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, OrbitsetError):
+            raise
+        raise DataError(f"the test images cannot be scored: {error}") from None
