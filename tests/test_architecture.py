@@ -18,7 +18,7 @@ CUDA, SEAM = "cuda", "dispatch"
 """The folder of CUDA code, and the module through which others reach it. The folder lies above what it makes
 fast; the module looks for it when a tensor on a GPU asks for it, and may not find it."""
 
-FOUNDATION = {"errors", "seeds", "files", "config", "precision", "outside", "pages"}
+FOUNDATION = {"errors", "seeds", "files", "config", "precision", "memory", "outside", "pages"}
 """Modules that every part may import"""
 ARROWS = {
     "errors": set(),
@@ -27,6 +27,7 @@ ARROWS = {
     "pages": set(),
     "config": {"errors"},
     "precision": {"errors"},
+    "memory": set(),
     "outside": {"errors"},
     "run_folder": {"errors", "files", "outside"},
     SEAM: set(),

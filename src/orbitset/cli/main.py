@@ -96,10 +96,14 @@ def main() -> None:
         where = f": {error.filename}" if error.filename else ""
         sys.exit(fail(f"{error.strerror or error}{where}", None, 1))
     except (MemoryError, RuntimeError) as error:
-        is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
-        if not is_memory and "out of memory" not in str(error):
+        from orbitset.memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
             sys.exit(_fail_outside(error))
-        sys.exit(fail("not enough memory", "use a smaller batch or smaller images", 1))
+        is_cuda = "CUDA" in str(error)
+        where, other = (" on the GPU", "--device cpu, or ") if is_cuda else ("", "")
+        hint = f"try {other}a smaller batch (--set orbits.orbits_per_batch=…) or smaller images"
+        sys.exit(fail(f"not enough memory{where}", hint, 1))
     except Exception as error:  # what typer's parser raises; its classes move between versions
         if not hasattr(error, "format_message"):
             sys.exit(_fail_outside(error))

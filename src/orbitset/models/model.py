@@ -18,6 +18,7 @@ from orbitset.datasets.shards import file_at
 from orbitset.encoders import Encoder
 from orbitset.encoders.folded import FoldedEncoder
 from orbitset.errors import ConfigError, DataError
+from orbitset.memory import in_halves
 from orbitset.models.description import Calibration, Description
 from orbitset.models.known import Assessment, Known
 from orbitset.precision import Precision, in_bfloat16
@@ -132,7 +133,7 @@ class Model:
             self._folded = FoldedEncoder(self.network)
         is_rounded = in_bfloat16(precision, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_rounded):
-            return self._folded.encode(images_NCSS)
+            return in_halves(self._folded.encode, images_NCSS)
 
     def rectify_prepared(self, pixels_NCHW: np.ndarray) -> np.ndarray:
         """Rectify pixels that were read as `form` says."""

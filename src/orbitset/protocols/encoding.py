@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from orbitset.memory import in_halves
 from orbitset.orbits.computed import AffineOrbits
 from orbitset.precision import Precision, in_bfloat16
 from orbitset.protocols.contract import Encode
@@ -19,8 +20,7 @@ def encoding_with(model: nn.Module, *, precision: Precision = "float32") -> Enco
     @torch.inference_mode()
     def encode(images: Tensor) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_bfloat16):
-            codes: Tensor = model.encode(images)  # type: ignore[operator]
-        return codes
+            return in_halves(model.encode, images)  # type: ignore[arg-type]
 
     return encode
 

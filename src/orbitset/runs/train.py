@@ -24,6 +24,7 @@ from orbitset.run_folder import Run
 from orbitset.runs.begin import begin, built
 from orbitset.runs.describe import describe_model
 from orbitset.runs.length import Pace, evaluation_steps, measure, num_steps, shortened
+from orbitset.runs.memory import memory_for
 from orbitset.runs.ignoring import described_counts, ignoring_of
 from orbitset.runs.prepare import (
     CONFIGURATION,
@@ -88,14 +89,15 @@ def train(
             return results
         _begin(config, images, run, overwrite=overwrite, is_resumed=is_resumed, device=device)
         _say_left_out(images, run, progress)
-        recorder = _fit(
-            *(config, images, judge, model, loss, run),
-            resume=resume,
-            device=device,
-            progress=progress,
-            interruption=interruption if config.keeps_weights else None,
-            ends_at=math.inf if ends_at is None else ends_at,
-        )
+        with memory_for(config, run, device):
+            recorder = _fit(
+                *(config, images, judge, model, loss, run),
+                resume=resume,
+                device=device,
+                progress=progress,
+                interruption=interruption if config.keeps_weights else None,
+                ends_at=math.inf if ends_at is None else ends_at,
+            )
         results = _finish(config, images, judge, model, recorder, progress)
         if recorder.stopped_at is None:
             run.remove_checkpoint()
