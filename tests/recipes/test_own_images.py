@@ -245,6 +245,30 @@ def things(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize(
+    ("labels", "is_pretrained", "parts"),
+    [
+        (6, True, (4, 0, 2)),
+        (7, True, (3, 2, 2)),
+        (7, False, (5, 0, 2)),
+        (19, True, (13, 2, 4)),
+        (20, True, (14, 2, 4)),
+    ],
+)
+def test_of_few_labels_two_say_whether_training_improves_a_pretrained_network(
+    tmp_path, labels, is_pretrained, parts
+):
+    for label in range(labels):
+        (tmp_path / str(label)).mkdir()
+        for member in range(2):
+            Image.new("L", (8, 8)).save(tmp_path / str(label) / f"{member}.png")
+    config = observed_images(open_source(str(tmp_path)), is_pretrained=is_pretrained)
+    found = config.evaluation
+    assert tuple(map(len, (found.train, found.validation, found.test))) == parts
+    assert config.keeps_best == bool(parts[1])
+    assert not {*found.train, *found.validation} & {*found.test}
+
+
 def test_sub_folders_are_orbits_and_some_are_held_out_to_stop_by(things):
     config = observed_images(open_source(str(things)))
     assert config.orbits.orbit == ("orbit",) and config.orbits.label == "orbit"

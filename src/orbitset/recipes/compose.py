@@ -52,7 +52,7 @@ from orbitset.recipes.own_images import (
     observed_images,
     observed_videos,
 )
-from orbitset.recipes.pretrained import with_network
+from orbitset.recipes.pretrained import begins_pretrained, with_network
 from orbitset.run_folder import Run
 
 RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
@@ -252,7 +252,12 @@ def _of_source(
         num, channels, _, size_px = opened.splits.train.images.shape
         return plain_images(source.spec, size_px, num, method, is_colour=channels == 3), num
     if isinstance(source, TableSource):
-        return observed_images(source, method, options, settings=settings), None
+        network = settings.get("encoder.backbone", request.encoder)
+        is_pretrained = request.init is None and begins_pretrained(network, settings)
+        config = observed_images(
+            source, method, options, settings=settings, is_pretrained=is_pretrained
+        )
+        return config, None
     _refuse_computed(options)
     splits = opened.splits = source.load_splits()
     size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None

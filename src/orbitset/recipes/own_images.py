@@ -33,6 +33,8 @@ IMAGES, _MOST_EPOCHS = 200_000, 100
 _TESTED_SHARE, _FEWEST_LABELS = 0.2, 4
 _ENOUGH_LABELS = 20
 """From so many labels on, some more are held out for validation"""
+_FEWEST_LEFT = 3
+"""Labels to train on, where a network that was trained before is validated on two of few labels"""
 _APART = 8
 """Frames of one video that are nearer than this are too easy to retrieve"""
 _CLASSIFY = 0.1
@@ -98,12 +100,15 @@ def observed_images(
     options: OrbitOptions | None = None,
     *,
     settings: Mapping[str, str] = MappingProxyType({}),
+    is_pretrained: bool = False,
 ) -> Experiment:
     """Orbits are rows that share some factors, in a folder its sub-folders.
 
     If no option says what is held out, a column `split` does; without that a part of the labels is held out
     at random, or of the orbits where there are no labels. The checkpoint is then the one that retrieves the
-    orbits of another part best. Settings of orbits are heeded, since other choices depend on them.
+    orbits of another part best. Of few labels that is so for a pretrained network only, whose codes are
+    kept as they are where training does not improve them. Settings of orbits are heeded, since other choices
+    depend on them.
     """
     options = options or OrbitOptions()
     table = source.table()
@@ -133,7 +138,7 @@ def observed_images(
         factor, value = orbits.target
         check_choice(factor, value, sorted(set(table.columns[factor])))
     whole, table = table, usable(table, orbits)
-    evaluation = _evaluation(table, whole, orbits, options)
+    evaluation = _evaluation(table, whole, orbits, options, is_pretrained=is_pretrained)
     is_trained = [value in evaluation.train for value in table.columns[evaluation.split_by]]
     trained = table.at([at for at, is_used in enumerate(is_trained) if is_used])
     num_orbits = len(trained.orbits(orbits.orbit))
@@ -280,7 +285,12 @@ def usable(table: ImageTable, orbits: ObservedConfig) -> ImageTable:
 
 
 def _evaluation(
-    table: ImageTable, whole: ImageTable, orbits: ObservedConfig, options: OrbitOptions
+    table: ImageTable,
+    whole: ImageTable,
+    orbits: ObservedConfig,
+    options: OrbitOptions,
+    *,
+    is_pretrained: bool,
 ) -> PairsSettings:
     """How the usable rows are split; the whole table says why there are none."""
     if options.split is not None:
@@ -303,7 +313,7 @@ def _evaluation(
     else:
         assert orbits.label is not None
         by = orbits.label
-        train, validation, test = _random_split(table, by)
+        train, validation, test = _random_split(table, by, is_pretrained=is_pretrained)
     return PairsSettings(
         split_by=by,
         train=train,
@@ -334,7 +344,7 @@ def _column_split(table: ImageTable, orbits: ObservedConfig) -> Parts:
     return ("train",), validation, ("test",)
 
 
-def _random_split(table: ImageTable, label: str) -> Parts:
+def _random_split(table: ImageTable, label: str, *, is_pretrained: bool) -> Parts:
     values = sorted(set(table.columns[label]))
     if len(values) < _FEWEST_LABELS:
         raise ConfigError(
@@ -343,7 +353,10 @@ def _random_split(table: ImageTable, label: str) -> Parts:
         )
     order = torch.randperm(len(values), generator=stream("tested labels")).tolist()
     num_test = max(2, round(len(values) * _TESTED_SHARE))
-    num_held_out = num_test + (num_test // 2 if len(values) >= _ENOUGH_LABELS else 0)
+    num_validation = num_test // 2 if len(values) >= _ENOUGH_LABELS else 0
+    if is_pretrained and not num_validation and len(values) >= num_test + 2 + _FEWEST_LEFT:
+        num_validation = 2
+    num_held_out = num_test + num_validation
     places = (order[num_held_out:], order[num_test:num_held_out], order[:num_test])
     train, validation, test = (tuple(sorted(values[at] for at in part)) for part in places)
     return train, validation, test

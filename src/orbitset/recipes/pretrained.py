@@ -30,6 +30,14 @@ _LOSS = {"margin_fraction": "0.15", "scale": "own-dimension"}
 """Settings of those losses that have them"""
 
 
+def begins_pretrained(name: str | None, settings: Mapping[str, str]) -> bool:
+    """Whether a network of that name begins with trained weights."""
+    if name in (None, PAPERS):
+        return False
+    stated = look_at(name).is_pretrained
+    return settings.get("encoder.is_pretrained", str(stated).lower()) == "true"
+
+
 def with_network(
     config: Experiment, name: str, settings: Mapping[str, str], *, is_own: bool, is_length_set: bool
 ) -> tuple[Experiment, dict[str, str]]:
@@ -41,9 +49,9 @@ def with_network(
     values = {"encoder.backbone": name}
     if name == PAPERS:
         return config, values
-    stated = look_at(name)
-    if settings.get("encoder.is_pretrained", str(stated.is_pretrained).lower()) != "true":
+    if not begins_pretrained(name, settings):
         return config, values
+    stated = look_at(name)
     values |= _BEGINNING
     if not is_own:
         return config, values
