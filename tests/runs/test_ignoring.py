@@ -85,6 +85,15 @@ def test_batches_are_of_orbits_that_share_it(face_manifest):
     assert observed_images(source, "OT", within).observed.alike is None
 
 
+def test_batches_are_as_without_where_no_two_orbits_share_it(face_manifest):
+    head, *lines = face_manifest.read_text().split("\n")
+    alone = face_manifest.with_name("alone.csv")
+    alone.write_text("\n".join([f"{head},camera", *(f"{line},{line[0]}" for line in lines)]))
+    options = OrbitOptions(orbit=["person", "camera"], ignore=["camera"], label="session")
+    options = replace(options, split="person=p0,p1/p2,p3/p4,p5")
+    assert observed_images(open_source(str(alone)), "OT", options).observed.alike is None
+
+
 def _refused(small_faces, *settings, split=SPLIT):
     config = small_faces("OT", *settings, split=split)
     with pytest.raises((ConfigError, DataError)) as caught:

@@ -144,6 +144,10 @@ def observed_images(
     num_orbits = len(trained.orbits(orbits.orbit))
     if num_orbits < 2:
         raise DataError(f"{source.spec} has {num_orbits} orbits to train on; at least 2 are needed")
+    shared = [factor for factor in orbits.ignore if factor in orbits.orbit][:1]
+    can_share = bool(shared) and len(trained.orbits(shared)) < num_orbits
+    if can_share and orbits.alike is None and orbits.orbits_per_batch > 1:
+        orbits = replace(orbits, alike=shared[0], alike_values=2)
     most_members = max(map(len, table.orbits(orbits.orbit).values()))
     return _experiment(
         source, method, orbits, evaluation, settings, (num_orbits, most_members, len(trained))
@@ -216,9 +220,6 @@ def _experiment(
         members = orbits.members_per_batch
     per_batch = max(1, round(method.images_per_batch / members))
     orbits = replace(orbits, orbits_per_batch=min(per_batch, num_orbits), members_per_batch=members)
-    shared = [factor for factor in orbits.ignore if factor in orbits.orbit]
-    if shared and orbits.alike is None and orbits.orbits_per_batch > 1:
-        orbits = replace(orbits, alike=shared[0], alike_values=2)
     config = Experiment(
         name=_name(source),
         data=source.spec,
