@@ -20,6 +20,7 @@ from orbitset.runs.train import train
 SMALL = [
     "encoder.channels=4,8",
     "encoder.code_size=16",
+    "orbits.canvas_px=16",
     "train.epochs=0.002",
     "train.evaluations=1",
     "evaluation.test_images=60",

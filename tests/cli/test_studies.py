@@ -15,6 +15,7 @@ from orbitset.runs.study import run_study
 SMALL = [
     "encoder.channels=4,8",
     "encoder.code_size=16",
+    "orbits.canvas_px=16",
     "train.epochs=0.003",
     "train.evaluations=1",
     "evaluation.test_images=60",

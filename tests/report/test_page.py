@@ -14,6 +14,7 @@ from orbitset.runs.train import train
 
 SMALL = [
     "encoder.channels=4,8",
+    "orbits.canvas_px=16",
     "train.epochs=0.005",
     "train.evaluations=2",
     "evaluation.test_images=60",

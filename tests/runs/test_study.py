@@ -25,8 +25,9 @@ from orbitset.training.progress import Silent
 SMALL = [
     "encoder.channels=4,8",
     "encoder.code_size=16",
+    "orbits.members=5",
     "orbits.orbits_per_batch=8",
-    "train.epochs=0.004",
+    "train.epochs=0.03",
     "train.evaluations=2",
     "evaluation.test_images=60",
     "evaluation.draws=5",

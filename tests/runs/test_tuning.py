@@ -20,6 +20,7 @@ from orbitset.training.progress import Silent
 SMALL = [
     "encoder.channels=4,8",
     "encoder.code_size=16",
+    "orbits.canvas_px=16",
     "train.evaluations=2",
     "evaluation.test_images=60",
     "evaluation.draws=5",

@@ -19,6 +19,7 @@ from orbitset.runs.workers import train_side_by_side
 SMALL = [
     "encoder.channels=4,8",
     "encoder.code_size=16",
+    "orbits.canvas_px=16",
     "train.epochs=0.03",
     "train.evaluations=2",
     "evaluation.test_images=60",
