@@ -153,6 +153,23 @@ def test_it_is_used_and_resumed_like_any_other(train, orbitset, known, face_mani
     assert np.load(tmp_path / "codes.npy").shape == (1, 72)
 
 
+@pytest.mark.parametrize("setting", ["lora=4", "layer_decay=0.5"])
+def test_what_a_network_has_no_blocks_for_is_refused_before_anything_is_written(
+    orbitset, face_manifest, tmp_path, setting
+):
+    (tmp_path / "plain_net.py").write_text(
+        "from torch import nn\n\nclass Plain(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.one = nn.Conv2d(1, 4, 3)\n\n"
+        "    def forward(self, images):\n        return self.one(images)\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        command = ["train", face_manifest, *SPLIT, "--encoder", "plain_net:Plain", *SHORT]
+        done = orbitset(*command, "--set", f"train.{setting}", "--out", tmp_path / "none")
+    assert done.returncode == 2 and "numbered blocks" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
 def test_low_rank_additions_are_merged_into_the_model(
     orbitset, face_manifest, tmp_path, monkeypatch
 ):

@@ -38,7 +38,7 @@ from orbitset.runs.prepare import (
 )
 from orbitset.seeds import stable_seed
 from orbitset.training.checkpoint import has_checkpoint, save_model
-from orbitset.training.fit import fit
+from orbitset.training.fit import check_backbone, fit
 from orbitset.training.interruption import Interruption
 from orbitset.training.progress import Progress, Silent
 from orbitset.training.recorder import NOTES, RunRecorder, evaluated
@@ -71,6 +71,7 @@ def train(
     images = open_images(config, device, progress, source=source)
     model = build_model(config, images).to(device)
     config = built(config, model)
+    check_backbone(model, config.train)
     judge = Judge(config, build_protocol(config, images), ignoring_of(images))
     if not (is_resumed and (has_checkpoint(run.checkpoints) or _is_complete(config, run))):
         begin(config, model, images, judge, progress.note)

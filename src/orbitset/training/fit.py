@@ -11,8 +11,9 @@ from orbitset.config import bounded, check_fields, replacing
 from orbitset.errors import ConfigError
 from orbitset.precision import Precision, in_bfloat16
 from orbitset.training.average import Average
+from orbitset.training.blocks import blocks_of
 from orbitset.training.checkpoint import Learner
-from orbitset.training.low_rank import LowRank
+from orbitset.training.low_rank import LowRank, linear_layers
 from orbitset.training.optimizer import adam, groups_of, set_rate
 from orbitset.training.progress import Progress, Silent
 from orbitset.training.recompute import Recompute
@@ -120,6 +121,15 @@ class TrainConfig:
                 raise ConfigError(
                     f"train.{name} is for a network that learns; with train.{never} it does not"
                 )
+
+
+def check_backbone(model: nn.Module, config: TrainConfig) -> None:
+    """Refuse settings for which the backbone of a model lacks blocks, before anything is written."""
+    for name, default in (("layer_decay", 1.0), ("unfreeze", 0.0), ("recompute", False)):
+        if getattr(config, name) != default:
+            blocks_of(model, f"train.{name}")
+    if config.lora is not None:
+        linear_layers(model)
 
 
 def fit(

@@ -35,21 +35,15 @@ class LowRank:
         self._is_merged = False
         if rank is None:
             return
+        self._layers = [(linear, self._add(linear, rank)) for linear in linear_layers(model)]
+        added = {
+            weight for linear, _ in self._layers for weight in (linear.lora_down, linear.lora_up)
+        }
         for name, weight in backbone_weights(model).items():
-            owner, _, kind = name.rpartition(".")
-            module = model.get_submodule(owner)
-            if type(module) is nn.Linear and kind == "weight" and block_of(name):
-                self._layers.append((module, self._add(module, rank)))
-            if "norm" not in type(module).__name__.lower() and weight.requires_grad:
+            kind = type(model.get_submodule(name.rpartition(".")[0])).__name__.lower()
+            if "norm" not in kind and weight not in added and weight.requires_grad:
                 self._frozen.append(weight)
                 weight.requires_grad_(False)
-        if not self._layers:
-            self.end()
-            raise ConfigError(
-                "train.lora is for linear layers in numbered blocks, as transformers have them; this network "
-                "has none",
-                hint="leave out train.lora, and train all weights or the head alone (train.head_first=1)",
-            )
 
     def weights(self, model: nn.Module) -> dict[str, Tensor]:
         """The weights of the model without the additions."""
@@ -94,6 +88,23 @@ class LowRank:
         if self._is_merged:
             return None
         return output + F.linear(F.linear(inputs[0], linear.lora_down), linear.lora_up)  # type: ignore[arg-type]
+
+
+def linear_layers(model: nn.Module) -> list[nn.Linear]:
+    """The linear layers in the blocks of the backbone of a model; an error if there are none."""
+    layers = []
+    for name in backbone_weights(model):
+        owner, _, kind = name.rpartition(".")
+        module = model.get_submodule(owner)
+        if type(module) is nn.Linear and kind == "weight" and block_of(name):
+            layers.append(module)
+    if not layers:
+        raise ConfigError(
+            "train.lora is for linear layers in numbered blocks, as transformers have them; this network has "
+            "none",
+            hint="leave out train.lora, and train all weights or the head alone (train.head_first=1)",
+        )
+    return layers
 
 
 @torch.no_grad()
