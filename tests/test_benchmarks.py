@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+MODULES = sorted(path.stem for path in FOLDER.glob("*.py"))
+NO_SCRIPTS = ("record", "networks", "peers")
 
 
 @pytest.fixture
@@ -20,12 +21,12 @@ def benchmark_named(monkeypatch):
     return importlib.import_module
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", MODULES)
 def test_every_benchmark_can_be_imported(benchmark_named, name):
     assert benchmark_named(name).__doc__
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "record"])
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in NO_SCRIPTS])
 def test_every_benchmark_says_what_it_takes(monkeypatch, capsys, name):
     monkeypatch.syspath_prepend(FOLDER)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
@@ -63,3 +64,33 @@ def test_the_ways_to_adapt_a_transformer_are_measured(benchmark_named, tmp_path,
     assert len({row["frozen_auc_test"] for row in rows.values()}) == 1
     same = [rows[way]["trained_auc_test"] for way in ("all", "all, recomputed")]
     assert same[0] == same[1]
+
+
+def test_trainings_on_own_images_are_recorded_and_go_on(benchmark_named, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own = benchmark_named("own_images")
+    folder = tmp_path / "fruits360"
+    folder.mkdir()
+    rows = ["path,thing,view,frame"]
+    for thing in range(9):
+        for view in range(3):
+            name = f"{thing}-{view}.png"
+            pixels = np.random.default_rng(thing).integers(0, 255, (16, 16, 3), np.uint8)
+            Image.fromarray(pixels).rotate(view).save(folder / name)
+            rows.append(f"{name},{thing},{view},{view}")
+    (folder / "manifest.csv").write_text("\n".join(rows))
+    manifest = own.write_manifest(tmp_path, own.SETS["fruits360"])
+    assert manifest.read_text().count("validation") == 9
+    tiny = ("encoder.channels=2,4", "encoder.code_size=4")
+    job = own.Job("fruits360", "scratch: IN", "IN", 0, 18, None, (*own.SAME, *tiny), False)
+    line = {"key": job.key, "row": job.row, "data": job.data, "images": job.images}
+    line |= own.scores(job, manifest, "cpu")
+    assert set(line["scores"]["va"]) == set(own.MEASURES) == set(line["start"]["te"])
+    assert line["shown"] >= 18 and line["curve"][0][0] == 0
+    text = own.table([line, {**line, "images": 5}], "va", {"scratch": 18})
+    assert text.count("scratch: IN") == 1 and f"{line['scores']['va']['auc']:.3f}" in text
+    assert (
+        len({job.key for job in own.planned(2, 0.1)})
+        == len(list(own.planned(2, 0.1)))
+        == 4 + 2 * 64
+    )

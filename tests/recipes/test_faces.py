@@ -193,10 +193,10 @@ def test_curves_are_over_the_3_1_splits(done):
 def test_the_page_has_every_table_and_figure(done):
     page = write_report(done, summarise(read_recorded(done))).read_text()
     names = {path.stem for path in (done / "figures").glob("*.png")}
-    assert names == {"auc", "top1", "tsne", "orbits", "retrieval", "decoded"}
+    assert names == {"accuracy", "auc", "top1", "tsne", "orbits", "retrieval", "decoded"}
     for text in ("Verification AUC", "Top-1 retrieval", "sides swapped", "cut down: tiny"):
         assert text in page
-    assert "its person with its" in page
+    assert "images of the same person with the same" in page
     assert (done / "tables" / "results.md").is_file()
 
 

@@ -80,9 +80,14 @@ def test_later_methods_have_a_twin_with_the_decoder():
     for name in later[::2]:
         plain, rectifying = METHODS[name], METHODS[f"{name}+R"]
         own, more = ({f.name for f in fields(method.settings)} for method in (plain, rectifying))
-        assert more - own == {"rectify_weight"} and own <= more
+        assert more - own == {"rectify_weight", "shapes_codes"} and own <= more
         assert rectifying.title == f"{plain.title} and rectify"
-        assert rectifying.defaults == plain.defaults
+        for family in ("affine-mnist", "faces"):
+            assert rectifying.defaults[family] == plain.defaults[family]
+        assert set(rectifying.defaults["own-images"]) - set(plain.defaults["own-images"]) == {
+            "loss.shapes_codes=false",
+            "encoder.decoder=free",
+        }
         assert built_in(f"{name}+R-STN").has_transformer
 
 

@@ -30,7 +30,7 @@ def described(manifest, **options):
 def test_what_is_not_said_is_read_off_the_table(face_manifest):
     config = described(face_manifest, canonical="view=front")
     assert config.orbits.size_px == 16
-    assert (config.orbits.orbits_per_batch, config.orbits.members_per_batch) == (24, 3)
+    assert (config.orbits.orbits_per_batch, config.orbits.members_per_batch) == (32, 3)
     evaluation = config.evaluation
     assert evaluation.split_by == "person"
     assert sorted((*evaluation.train, *evaluation.test)) == [f"p{at}" for at in range(6)]
@@ -38,7 +38,7 @@ def test_what_is_not_said_is_read_off_the_table(face_manifest):
     assert set(evaluation.exclude) == {"session", "light", "view"}
     said = described_in_words(config)
     assert "an orbit shares person, session, light; its target is view=front" in said
-    assert "16 px, grey; batches of 24 orbits x 3 members" in said
+    assert "16 px, grey; batches of 32 orbits x 3 members" in said
     assert described(face_manifest).observed.canonical == "medoid"
     config = described(face_manifest, canonical="view=front", settings=["orbits.size_px=null"])
     assert "the images' own size, grey" in described_in_words(config)
@@ -73,7 +73,7 @@ def test_a_setting_of_a_change_turns_that_change_on(face_manifest):
         described(face_manifest, augment=False, settings=["orbits.photometric.hue_deg=0"])
 
 
-@pytest.mark.parametrize(("method", "batch"), [("OT", (6, 13)), ("IN", (30, 4)), ("PR+R", (30, 4))])
+@pytest.mark.parametrize(("method", "batch"), [("OT", (30, 4)), ("IN", (30, 4)), ("PR+R", (30, 4))])
 def test_methods_have_batches_of_their_own(tmp_path, method, batch):
     rows = [f"{orbit}-{member}.png,o{orbit}" for orbit in range(60) for member in range(13)]
     (tmp_path / "manifest.csv").write_text("\n".join(["path,orbit", *rows]))
@@ -296,7 +296,7 @@ def test_the_weights_kept_are_those_that_found_held_out_orbits_best(things, tmp_
     records = run.records()
     scores = [record["top1"]["va"][0] for record in records[1:]]
     best = records[1 + scores.index(max(scores))]
-    kept = {row["metric"]: row["mean"] for row in results["rows"] if row["method"] == "OJ"}
+    kept = {row["metric"]: row["mean"] for row in results["rows"] if row["method"] == "IN+R"}
     assert kept["top1"] == best["top1"]["mean"]
     (run / "model.safetensors").unlink()
     train(config, run, resume=True)

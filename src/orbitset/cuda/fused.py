@@ -28,6 +28,7 @@ from orbitset.cuda.fused_launch import Launches, Pair, Source, aligned
 from orbitset.cuda.fused_plan import Plan, encoder_kinds, why_not_fused
 from orbitset.cuda.streams import Second, joined
 from orbitset.encoders.rectifying import RectifyingEncoder
+from orbitset.encoders.tied_decoder import TiedDecoder
 
 
 class FusedEncoder(nn.Module):
@@ -156,6 +157,7 @@ class _Pass:
         rectified = torch.empty(self.num, 1, size, size, device=self.images.device)
         target = kernels.operand(rectified)
         source = self._decoder_input(0)
+        assert isinstance(model.decoder, TiedDecoder), "a fused model has one"
         self.launch.convolve(0, *source, "IMAGE", target, transposed=True, bias=model.decoder.bias)
         update_norms(self._norms(with_decoder=True))
         return rectified

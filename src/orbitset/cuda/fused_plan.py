@@ -9,6 +9,7 @@ from orbitset.cuda import layers as kernels
 from orbitset.cuda.nvrtc import arch_of, are_available, compile_ahead
 from orbitset.cuda.packing import MAX_LAYERS, fragment_indices, pack, place
 from orbitset.encoders.rectifying import RectifyingEncoder
+from orbitset.encoders.tied_decoder import TiedDecoder
 
 _WIDTHS = (16, 32, 64, 128)
 _SHARED_BYTES = 227 * 1024
@@ -24,6 +25,8 @@ def why_not_fused(model: RectifyingEncoder) -> str | None:
     properties = torch.cuda.get_device_properties(device)
     if getattr(properties, "shared_memory_per_block_optin", 0) < _SHARED_BYTES:
         return f"fused kernels need {_SHARED_BYTES // 1024} KiB of shared memory, as Hopper has"
+    if not isinstance(model.decoder, TiedDecoder):
+        return "fused kernels decode with the encoder's weights"
     return why_other_network(model) or why_other_shape(
         model.in_channels, model.size_px, encoder.widths[1:], encoder.pool, model.decoder.unpooling
     )

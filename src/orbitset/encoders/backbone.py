@@ -8,11 +8,9 @@ Shapes: N images of C x S x S, F features, D code entries.
 
 import copy
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -20,7 +18,7 @@ from orbitset.encoders.code_norm import CodeNorm, build_code_norm
 from orbitset.encoders.components import first_features
 from orbitset.encoders.config import Head, Statistics
 from orbitset.encoders.contrast import Contrast, build_contrast
-from orbitset.encoders.pooling import repeated
+from orbitset.encoders.free_decoder import FreeDecoder
 from orbitset.encoders.rectifying import check_images
 from orbitset.errors import ConfigError
 from orbitset.precision import at_least_float32
@@ -87,7 +85,12 @@ class BackboneEncoder(nn.Module):
     def features(self, images_NCSS: Tensor) -> Tensor:
         """What the network without the layer behind it gives, (N, F)."""
         self.check(images_NCSS)
-        return _features(self.backbone, self.contrast(images_NCSS))
+        images_NCSS = self.contrast(images_NCSS)
+        if (
+            images_NCSS.is_cuda
+        ):  # where convolutions of many small channels are several times faster so
+            images_NCSS = images_NCSS.contiguous(memory_format=torch.channels_last)
+        return _features(self.backbone, images_NCSS)
 
     def encode(self, images_NCSS: Tensor) -> Tensor:
         """Codes (N, D) in float32."""
@@ -111,36 +114,6 @@ class BackboneEncoder(nn.Module):
     def check(self, images: Tensor) -> None:
         """Refuse images of another shape, or that are not floats."""
         check_images(images, self.in_channels, self.size_px)
-
-
-class FreeDecoder(nn.Module):
-    """Codes to images of any size, with weights of its own: a linear layer, then convolutions, each on twice
-    the size of the one before."""
-
-    def __init__(
-        self, *, in_channels: int, size_px: int, channels: Sequence[int], code_size: int
-    ) -> None:
-        super().__init__()
-        sides = [size_px]
-        for _ in channels:
-            sides.append((sides[-1] + 1) // 2)
-        self.sides = tuple(reversed(sides[:-1]))
-        self.top_shape = (channels[-1], sides[-1], sides[-1])
-        self.top = nn.Linear(code_size, channels[-1] * sides[-1] ** 2, bias=False)
-        self.top_norm = nn.BatchNorm2d(channels[-1])
-        widths = (*reversed(channels), channels[0])
-        self.convs = nn.ModuleList(
-            nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise(widths)
-        )
-        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths[1:])
-        self.last = nn.Conv2d(channels[0], in_channels, 3, padding=1)
-
-    def forward(self, codes_ND: Tensor) -> Tensor:
-        features = F.relu(self.top_norm(self.top(codes_ND).unflatten(1, self.top_shape)))
-        for side, conv, norm in zip(self.sides, self.convs, self.norms, strict=True):
-            features = F.relu(norm(conv(repeated(features, side, side))))
-        images: Tensor = self.last(features)
-        return images
 
 
 def check_restorable(network: nn.Module, again: nn.Module, images: Tensor) -> None:

@@ -49,7 +49,12 @@ def _build(
         "contrast": config.contrast,
     }
     if config.backbone == PAPERS:
-        return RectifyingEncoder(**settings, pool=config.pool, unpooling=config.unpooling)
+        return RectifyingEncoder(
+            **settings,
+            pool=config.pool,
+            unpooling=config.unpooling,
+            decoder=config.decoder or "tied",
+        )
     backbone = build_backbone(
         config.backbone,
         in_channels=in_channels,

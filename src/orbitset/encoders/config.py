@@ -7,6 +7,7 @@ from orbitset.config import bounded, check_fields
 from orbitset.encoders.code_norm import CodeNorm
 from orbitset.encoders.contrast import Contrast
 from orbitset.encoders.pooling import Unpooling
+from orbitset.encoders.rectifying import Decoder
 from orbitset.errors import ConfigError
 from orbitset.outside import is_name
 
@@ -41,6 +42,9 @@ class EncoderConfig:
     pool: int = 2
     """Side of the pooling windows, 2 or 4; the stride is 2 either way."""
     unpooling: Unpooling = "copy"
+    decoder: Decoder | None = None
+    """tied: the encoder reversed, with its weights, as the paper has it; free: weights of its own, as other
+    networks than the paper's have; null: tied for the paper's network"""
     contrast: Contrast = "given"
     """given: the encoder sees images as they are; local: how each place differs from what is around it"""
 
@@ -62,6 +66,11 @@ class EncoderConfig:
         """Whether it names code from outside the package."""
         return self.backbone != PAPERS and not self.backbone.startswith((TIMM, HF))
 
+    @property
+    def has_free_decoder(self) -> bool:
+        """Whether the decoder shares no weights with the encoder."""
+        return self.backbone != PAPERS or self.decoder == "free"
+
     def _check_papers(self) -> None:
         plain = EncoderConfig.__dataclass_fields__
         for name in ("is_pretrained", "features", "head", "norm_statistics"):
@@ -71,6 +80,10 @@ class EncoderConfig:
                 )
         if self.code_size is None:
             raise ConfigError("encoder.code_size is null; the paper's network needs a number")
+        if self.has_free_decoder and self.unpooling != "copy":
+            raise ConfigError(
+                f"encoder.unpooling is {self.unpooling}, and a free decoder has no un-pooling to choose"
+            )
 
     def _check_backbone(self) -> None:
         name = self.backbone
@@ -83,6 +96,10 @@ class EncoderConfig:
             raise ConfigError(
                 f"the pretrained weights of {name} expect images as they are given; "
                 "leave encoder.contrast=given"
+            )
+        if self.decoder == "tied":
+            raise ConfigError(
+                "encoder.decoder is tied, and only the paper's network can be reversed"
             )
         if self.pool != 2 or self.unpooling != "copy":
             raise ConfigError(

@@ -3,22 +3,26 @@
 Shapes: N images of C x S x S, D code entries.
 """
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from orbitset.encoders.code_norm import CodeNorm, build_code_norm
 from orbitset.encoders.contrast import Contrast, build_contrast
+from orbitset.encoders.free_decoder import FreeDecoder
 from orbitset.encoders.pooling import Unpooling
 from orbitset.encoders.tied_decoder import TiedDecoder
 from orbitset.encoders.vgg import VGGEncoder
 from orbitset.errors import ConfigError, check_choice
 from orbitset.precision import at_least_float32
 
+Decoder = Literal["tied", "free"]
+"""The encoder reversed, with its weights, or a decoder with weights of its own"""
+
 
 class RectifyingEncoder(nn.Module):
-    """The paper's encoder with its tied decoder.
+    """The paper's encoder with its tied decoder, or with a free one.
 
     >>> model = RectifyingEncoder(size_px=32, channels=(4, 8), code_size=16)
     >>> images = torch.rand(3, 1, 32, 32)
@@ -37,9 +41,11 @@ class RectifyingEncoder(nn.Module):
         pool: int = 2,
         unpooling: Unpooling = "copy",
         contrast: Contrast = "given",
+        decoder: Decoder = "tied",
     ) -> None:
         super().__init__()
         check_choice("code_norm", code_norm, get_args(CodeNorm))
+        check_choice("decoder", decoder, get_args(Decoder))
         check_choice("unpooling", unpooling, get_args(Unpooling))
         if pool not in (2, 4):
             raise ConfigError(f"pool is {pool}; choose 2 or 4")
@@ -61,7 +67,11 @@ class RectifyingEncoder(nn.Module):
             pool=pool,
         )
         self.code_norm = build_code_norm(code_norm, code_size)
-        self.decoder = TiedDecoder(self.encoder, unpooling)
+        self.decoder: TiedDecoder | FreeDecoder = TiedDecoder(self.encoder, unpooling)
+        if decoder == "free":
+            self.decoder = FreeDecoder(
+                in_channels=in_channels, size_px=size_px, channels=channels, code_size=code_size
+            )
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @property
@@ -75,7 +85,7 @@ class RectifyingEncoder(nn.Module):
 
     def decode(self, codes_ND: Tensor) -> Tensor:
         """The image (N, C, S, S) that each code stands for. With switches, codes alone are not enough."""
-        if self.decoder.unpooling == "switches":
+        if self._uses_switches:
             raise ValueError(
                 "decode needs the pooling switches of the input, which codes do not hold; "
                 "call rectify(images), or choose unpooling 'copy' or 'corner'"
@@ -88,9 +98,12 @@ class RectifyingEncoder(nn.Module):
 
     def forward(self, images_NCSS: Tensor) -> tuple[Tensor, Tensor]:
         """Codes and rectified images in one go."""
-        keep = self.decoder.unpooling == "switches"
-        codes, switches = self._encode(images_NCSS, keep_switches=keep)
+        codes, switches = self._encode(images_NCSS, keep_switches=self._uses_switches)
         return codes, self._decode(codes, switches)
+
+    @property
+    def _uses_switches(self) -> bool:
+        return isinstance(self.decoder, TiedDecoder) and self.decoder.unpooling == "switches"
 
     def _encode(self, images: Tensor, *, keep_switches: bool) -> tuple[Tensor, list[Tensor]]:
         self.check(images)
@@ -99,6 +112,8 @@ class RectifyingEncoder(nn.Module):
         return self.code_norm(at_least_float32(codes)), switches
 
     def _decode(self, codes: Tensor, switches: list[Tensor]) -> Tensor:
+        if isinstance(self.decoder, FreeDecoder):
+            return at_least_float32(self.decoder(codes))
         return at_least_float32(self.decoder(codes, self.encoder, switches))
 
     def check(self, images: Tensor) -> None:

@@ -59,10 +59,17 @@ class CosineObjective(nn.Module, ABC):
     about_others: Mapping[str, Term] = MappingProxyType({})
 
     def __init__(
-        self, *, temperature: float, learns_temperature: bool, rectify_weight: float
+        self,
+        *,
+        temperature: float,
+        learns_temperature: bool,
+        rectify_weight: float,
+        shapes_codes: bool,
     ) -> None:
+        """Without `shapes_codes` the decoder learns from codes as they are, which it does not change."""
         super().__init__()
         self.temperature = Temperature(temperature, is_learned=learns_temperature)
+        self.shapes_codes = shapes_codes
         self.rectify_weight, self.uses_rectified = rectify_weight, rectify_weight != 0
 
     @property
@@ -120,11 +127,13 @@ class InfoNCE(CosineObjective):
         memory: int = 0,
         memory_after: int = 100,
         rectify_weight: float = RECTIFY_WEIGHT,
+        shapes_codes: bool = True,
     ) -> None:
         super().__init__(
             temperature=temperature,
             learns_temperature=learns_temperature,
             rectify_weight=rectify_weight,
+            shapes_codes=shapes_codes,
         )
         check_ranges({"memory": memory, "memory_after": memory_after})
         if memory and code_size is None:
@@ -163,11 +172,13 @@ class SigmoidPairs(CosineObjective):
         learns_temperature: bool = True,
         bias: float = -5.0,
         rectify_weight: float = RECTIFY_WEIGHT,
+        shapes_codes: bool = True,
     ) -> None:
         super().__init__(
             temperature=temperature,
             learns_temperature=learns_temperature,
             rectify_weight=rectify_weight,
+            shapes_codes=shapes_codes,
         )
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
@@ -199,11 +210,13 @@ class OrbitPrototypes(CosineObjective):
         learns_temperature: bool = True,
         momentum: float = 0.5,
         rectify_weight: float = RECTIFY_WEIGHT,
+        shapes_codes: bool = True,
     ) -> None:
         super().__init__(
             temperature=temperature,
             learns_temperature=learns_temperature,
             rectify_weight=rectify_weight,
+            shapes_codes=shapes_codes,
         )
         check_ranges({"momentum": momentum})
         self.momentum = momentum

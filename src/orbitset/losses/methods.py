@@ -189,6 +189,7 @@ class Classified(nn.Module):
         self.objective, self.weight = objective, weight
         self.classifier = nn.Linear(code_size, num_classes)
         self.uses_rectified = bool(getattr(objective, "uses_rectified", False))
+        self.shapes_codes = bool(getattr(objective, "shapes_codes", True))
         self.about_terms = {
             **getattr(objective, "about_terms", {}),
             "classes": Term("a classifier of the labels", to_balance="lower classify_weight"),

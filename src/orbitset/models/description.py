@@ -161,7 +161,7 @@ class Description:
         check_choice("kind", self.kind, get_args(Literal["orbitset-model"]))
 
 
-_ADDED_LATER = {"backbone": PAPERS, "contrast": "given", "features": "auto"}
+_ADDED_LATER = {"backbone": PAPERS, "contrast": "given", "features": "auto", "decoder": None}
 """Settings of encoders that older models lack, with the values that they imply; ids leave these out"""
 
 

@@ -31,18 +31,18 @@ class AffineRanges:
     translation_px: float = 15.0
 
     @classmethod
-    def moderate(cls, size_px: int) -> "AffineRanges":
-        """Small turns, zooms and shifts, which photographs of one thing differ in anyway.
+    def moderate(cls, size_px: int, strength: float = 1.0) -> "AffineRanges":
+        """Small turns, zooms and shifts, which photographs of one thing differ in anyway; of these a share.
 
-        >>> AffineRanges.moderate(128).translation_px
-        6.4
+        >>> AffineRanges.moderate(128).translation_px, AffineRanges.moderate(128, 0.5).rotation_deg
+        (6.4, 5.0)
         """
         return cls(
-            rotation_deg=10.0,
-            shear=0.05,
-            scale_min=0.95,
-            scale_max=1.15,
-            translation_px=round(0.05 * size_px, 2),
+            rotation_deg=10.0 * strength,
+            shear=0.05 * strength,
+            scale_min=1 - 0.05 * strength,
+            scale_max=1 + 0.15 * strength,
+            translation_px=round(0.05 * strength * size_px, 2),
         )
 
     def __post_init__(self) -> None:

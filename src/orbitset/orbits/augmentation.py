@@ -39,9 +39,10 @@ class Augmentation:
     photometric: PhotometricRanges | None = None
 
     @classmethod
-    def moderate(cls, size_px: int) -> "Augmentation":
-        """Changes in which photographs of one thing differ anyway."""
-        return cls(AffineRanges.moderate(size_px), PhotometricRanges())
+    def moderate(cls, size_px: int, strength: float = 1.0) -> "Augmentation":
+        """Changes in which photographs of one thing differ anyway; of these a share."""
+        affine = AffineRanges.moderate(size_px, strength)
+        return cls(affine, PhotometricRanges().weakened(strength))
 
     def __str__(self) -> str:
         words = []

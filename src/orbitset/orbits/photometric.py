@@ -25,7 +25,7 @@ Shapes: N images, C channels (1 or 3), H x W pixels, P parameters, Q pairs of no
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -90,6 +90,19 @@ class PhotometricRanges:
     noise: float = 0.02
     """The largest sigma; white is 1."""
     flip_probability: float = 0.0
+
+    def weakened(self, strength: float) -> "PhotometricRanges":
+        """A share of these changes: 0 changes nothing, 1 is the same. How often they occur stays.
+
+        >>> PhotometricRanges().weakened(0.5).crop_area_min
+        0.8
+        """
+        from_0 = ["brightness", "contrast", "saturation", "hue_deg", "illumination", "noise"]
+        from_0 += ["blur_min_px", "blur_max_px"]
+        from_1 = ("crop_area_min", "crop_area_max", "crop_aspect_max", "gamma_max")
+        values = {name: strength * getattr(self, name) for name in from_0}
+        values |= {name: 1 + strength * (getattr(self, name) - 1) for name in from_1}
+        return replace(self, **values)
 
     def __post_init__(self) -> None:
         _check(self, 0, 1, "brightness", "contrast", "saturation", "illumination")

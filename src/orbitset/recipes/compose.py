@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from orbitset.config import parse_settings, with_settings
 from orbitset.datasets.decode import Decoding
@@ -35,7 +35,9 @@ from orbitset.recipes.affine_images import (
     plain_images,
 )
 from orbitset.recipes.affine_mnist import affine_mnist
-from orbitset.recipes.described import described_orbits
+from orbitset.recipes.augmenting import with_augmentation
+from orbitset.recipes.default_network import default_network
+from orbitset.recipes.described import described_network, described_orbits
 from orbitset.recipes.experiment import (
     Experiment,
     check_experiment,
@@ -47,6 +49,7 @@ from orbitset.recipes.experiment import (
 from orbitset.recipes.length import evaluated_often
 from orbitset.recipes.methods import base_name, parse_method
 from orbitset.recipes.own_images import (
+    DEFAULT_METHOD,
     OrbitOptions,
     is_private,
     observed_images,
@@ -118,12 +121,18 @@ class Composed:
 
     config: Experiment
     source: Opened | None = None
+    why_network: str | None = None
+    """Why its network was chosen, if the user named none"""
+    why_augmented: str | None = None
+    """Why its images are augmented or not, if the user did not say"""
 
     def __str__(self) -> str:
         """What was chosen for a user's own images, in words; nothing about a recipe."""
         if self.config.is_observed:
             is_folder = self.source is not None and isinstance(self.source.source, Folder)
-            return described_orbits(self.config, is_folder=is_folder)
+            words = described_orbits(self.config, is_folder=is_folder)
+            network = described_network(self.config, self.why_network)
+            return "\n".join(filter(None, (words, self.why_augmented, network)))
         return (
             described_plain(self.config)
             if self.source and isinstance(self.source.source, Plain)
@@ -155,14 +164,21 @@ def compose(
     if request.encoder is not None and request.init is not None:
         raise ConfigError("--init takes the model's network; leave out --encoder beside it")
     method = None if request.method is None else parse_method(request.method)
-    opened, most_orbits = None, None
+    opened, most_orbits, why_network, why_augmented = None, None, None, None
     if stored is not None:
         config = stored
     else:
         request.check(settings, method or "OJ")
         source = _opened(request.source)
         opened = None if source is None else Opened(source)
-        config, most_orbits = _of_source(opened, request, settings, method or "OJ")
+        config, most_orbits = _of_source(opened, request, settings, method)
+        if _is_network_open(config, request, settings):
+            network, why_network = default_network(config.observed)
+            if network is not None:  # few labels are then divided in another way
+                request = replace(request, encoder=network)
+                config, most_orbits = _of_source(opened, request, settings, method)
+        if opened is not None and _is_augmentation_open(opened.source, request, settings):
+            config, why_augmented = with_augmentation(cast(TableSource, opened.source), config)
     if method is not None and method != config.method:
         config = with_method(config, method)
     if request.protocol is not None and request.protocol != config.protocol:
@@ -177,7 +193,21 @@ def compose(
     named_by = request.init or config_file or (None if resumed is None else resumed.path)
     if named_by is not None:
         check_experiment(config, named_by)
-    return Composed(config, opened)
+    return Composed(config, opened, why_network, why_augmented)
+
+
+def _is_network_open(config: Experiment, request: Request, settings: Mapping[str, str]) -> bool:
+    """Whether nothing that the user says is about the network."""
+    is_named = request.encoder is not None or request.init is not None
+    is_set = any(name.startswith("encoder.") for name in settings)
+    return config.is_observed and not (is_named or is_set or config.has_transformer)
+
+
+def _is_augmentation_open(source: Source, request: Request, settings: Mapping[str, str]) -> bool:
+    """Whether the images choose if they are augmented: nothing that the user says is about that."""
+    is_set = any(name.startswith(("orbits.affine", "orbits.photometric")) for name in settings)
+    is_table = isinstance(source, TableSource) and request.observed.augment is None
+    return is_table and not is_set and settings.get("orbits.size_px") != "null"
 
 
 def searched_config(request: Request) -> Experiment:
@@ -227,10 +257,14 @@ def _opened(spec: str | None) -> Source | None:
 
 
 def _of_source(
-    opened: Opened | None, request: Request, settings: Mapping[str, str], method: str
+    opened: Opened | None, request: Request, settings: Mapping[str, str], method: str | None
 ) -> tuple[Experiment, int | None]:
-    """A new configuration for a recipe or data, and how many orbits a batch can have, where that is known."""
-    options = request.observed
+    """A new configuration for a recipe or data, and how many orbits a batch can have, where that is known.
+
+    Observed orbits are learned by `DEFAULT_METHOD` if no method is named, computed ones by the paper's.
+    """
+    options, observed_method = request.observed, method or DEFAULT_METHOD
+    method = method or "OJ"
     if opened is None:
         assert request.source is not None
         _refuse_computed(options)
@@ -239,7 +273,7 @@ def _of_source(
     if isinstance(source, Videos):
         hint = "say how long with --set video.segments.length=16"
         _refuse(replace(options, augment=None), "those of videos are segments", hint=hint)
-        return observed_videos(opened, method, options, settings=settings), None
+        return observed_videos(opened, observed_method, options, settings=settings), None
     if isinstance(source, Plain):
         _refuse(options, f"{source.spec} has no sub-folders: every image there is an orbit")
         opened.splits = source.load_splits(
@@ -255,7 +289,7 @@ def _of_source(
         network = settings.get("encoder.backbone", request.encoder)
         is_pretrained = request.init is None and begins_pretrained(network, settings)
         config = observed_images(
-            source, method, options, settings=settings, is_pretrained=is_pretrained
+            source, observed_method, options, settings=settings, is_pretrained=is_pretrained
         )
         return config, None
     _refuse_computed(options)
@@ -332,6 +366,8 @@ def _beginning_with(config: Experiment, folder: Path) -> Experiment:
         )
     encoder = replace(about.network.encoder, is_pretrained=False)
     loss = config.loss
+    if not encoder.has_free_decoder and not getattr(loss, "shapes_codes", True):
+        loss = replace(loss, shapes_codes=True)
     if encoder.code_norm != config.encoder.code_norm and config.margin is not None:
         fraction = None if encoder.code_norm == "none" else loss.margin_fraction
         loss = replace(loss, margin=None, margin_fraction=fraction)  # of the other norm's distances

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from orbitset.encoders.config import PAPERS
 from orbitset.protocols.exclusions import Exclusion, in_words
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.length import described_length
+from orbitset.recipes.outside_loss import method_named
 
 
 def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
@@ -45,6 +47,17 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
         *([f"images change in training: {orbits.augmentation}"] if orbits.augmentation else []),
     ]
     return "\n".join(lines)
+
+
+def described_network(config: Experiment, why: str | None) -> str:
+    """The method and the network, and why this network was chosen."""
+    method, encoder = method_named(config.method), config.encoder
+    network = "the paper's network" if encoder.backbone == PAPERS else encoder.backbone
+    weights = "pretrained" if encoder.is_pretrained else "from random weights"
+    if config.init is not None:
+        weights = f"with the weights of {config.init}"
+    reason = "" if why is None else f": {why}"
+    return f"method {config.method} ({method.title}); {network}, {weights}{reason}"
 
 
 def _brief(values: Sequence[str], noun: str = "") -> str:

@@ -205,6 +205,11 @@ class Experiment:
                 f"loss.margin_fraction is {fraction}, and codes without a norm have no usual distance that "
                 "it could be a fraction of; set loss.margin"
             )
+        if not getattr(self.loss, "shapes_codes", True) and not self.encoder.has_free_decoder:
+            raise ConfigError(
+                "loss.shapes_codes is false, and the decoder has the encoder's weights, which change codes; "
+                "set encoder.decoder=free"
+            )
         if self.classify_weight and method.needs_labels:
             raise ConfigError(f"{self.method} learns from classes as it is; leave out the classes")
         if method.compares_members and self.orbits.members_per_batch < 2:

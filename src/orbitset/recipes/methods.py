@@ -62,7 +62,7 @@ class Method:
     has_transformer: bool = False
     members_per_batch: int = 4
     """Members of each orbit in a batch of a user's own images"""
-    images_per_batch: int = 72
+    images_per_batch: int = 120
     """Images in such a batch, about"""
     most_epochs: float | None = None
     """Longest useful training on affine MNIST"""
@@ -90,7 +90,10 @@ _OUTSIDE_DEFAULTS: dict[Family, tuple[str, ...]] = {
 
 _RECTIFY = partial(OrbitJoint, discriminate_weight=0, margin=0.2, mining="semihard-else-farthest")
 """It has no triplets, and so no use for their margin and their mining, which are no settings of OE"""
-_UNIT = ("encoder.code_norm=unit", "train.learning_rate=0.003")
+_UNIT = ("encoder.code_norm=unit", "train.learning_rate=0.002")
+_APART = (*_UNIT, "loss.shapes_codes=false", "encoder.decoder=free")
+"""The decoder learns from codes as they are: on the development sets codes that it shapes retrieve worse."""
+_OWN_TRIPLETS = (*_FACES_TRIPLETS, "train.learning_rate=0.002")
 
 
 def _of_cosines(
@@ -113,18 +116,17 @@ def _of_cosines(
             title=title,
             settings=settings_type(name, objective, is_outside=False),
             colour=colour,
-            images_per_batch=120,
             defaults={
                 "affine-mnist": (*_UNIT, *_batch(4)),
                 "faces": _UNIT,
-                "own-images": _UNIT,
+                "own-images": _APART if name.endswith("+R") else _UNIT,
             },
             compares_members=compares_images,
             compares_orbits=compares_images,
         )
 
     return (
-        method(name, title, partial(objective, rectify_weight=0), colours[0]),
+        method(name, title, partial(objective, rectify_weight=0, shapes_codes=True), colours[0]),
         method(f"{name}+R", f"{title} and rectify", objective, colours[1]),
     )
 
@@ -140,7 +142,6 @@ METHODS: dict[str, Method] = {
             colour="#c8384e",
             compares_members=True,
             compares_orbits=True,
-            members_per_batch=13,
             defaults={
                 "affine-mnist": (
                     *_on_sphere(0.018, 2),
@@ -149,7 +150,7 @@ METHODS: dict[str, Method] = {
                     "loss.mining=all",
                 ),
                 "faces": _FACES_TRIPLETS,
-                "own-images": _FACES_TRIPLETS,
+                "own-images": (*_OWN_TRIPLETS, "loss.scale=own-dimension"),
             },
         ),
         Method(
@@ -159,7 +160,6 @@ METHODS: dict[str, Method] = {
             colour="#dd8a1b",
             compares_members=True,
             compares_orbits=True,
-            members_per_batch=13,
             defaults={
                 "affine-mnist": (
                     "encoder.code_norm=none",
@@ -169,7 +169,7 @@ METHODS: dict[str, Method] = {
                     "loss.margin=165",
                 ),
                 "faces": _FACES_TRIPLETS,
-                "own-images": _FACES_TRIPLETS,
+                "own-images": _OWN_TRIPLETS,
             },
             transformer_defaults={"affine-mnist": ("train.transformer_rate=0.01",)},
         ),

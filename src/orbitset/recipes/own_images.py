@@ -28,6 +28,8 @@ from orbitset.seeds import stream
 from orbitset.training.fit import TrainConfig
 
 T = TypeVar("T")
+DEFAULT_METHOD = "IN+R"
+"""Of the methods that also rectify, the best on the development sets (docs/results.md)"""
 IMAGES, _MOST_EPOCHS = 200_000, 100
 """The length of a training, whichever is less"""
 _TESTED_SHARE, _FEWEST_LABELS = 0.2, 4
@@ -96,7 +98,7 @@ class OrbitOptions:
 
 def observed_images(
     source: TableSource,
-    method: str = "OJ",
+    method: str = DEFAULT_METHOD,
     options: OrbitOptions | None = None,
     *,
     settings: Mapping[str, str] = MappingProxyType({}),
@@ -156,7 +158,7 @@ def observed_images(
 
 def observed_videos(
     opened: Opened,
-    method: str = "OJ",
+    method: str = DEFAULT_METHOD,
     options: OrbitOptions | None = None,
     *,
     settings: Mapping[str, str] = MappingProxyType({}),

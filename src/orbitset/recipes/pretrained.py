@@ -19,12 +19,13 @@ _FINE_TUNING = {
     "encoder.code_size": "null",
     "encoder.code_norm": "unit",
     "encoder.channels": "16,32,64,128,128",
-    "train.learning_rate": "0.001",
+    "train.learning_rate": "0.002",
     "train.backbone_rate": "0.1",
     "train.head_rate": "0.1",
     "train.head_first": "0.1",
     "train.adam_eps": "1e-8",
     "train.clip_norm": "1",
+    "train.average": "0.99",
 }
 _LOSS = {"margin_fraction": "0.15", "scale": "own-dimension"}
 """Settings of those losses that have them"""

@@ -38,9 +38,15 @@ def train_step(
 def forward(
     network: nn.Module, loss: nn.Module, batch: Any, *, use_bfloat16: bool
 ) -> tuple[Terms, Tensor]:
-    """Encode, decode if the loss looks at decoded images, and the terms of the loss; and the codes."""
+    """Encode, decode if the loss looks at decoded images, and the terms of the loss; and the codes.
+
+    A loss with `shapes_codes` of False lets its decoder learn from codes as they are.
+    """
     with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=use_bfloat16):
-        if loss.uses_rectified:
+        if loss.uses_rectified and not getattr(loss, "shapes_codes", True):
+            codes = network.encode(batch.images)  # type: ignore[operator]
+            rectified = network.decode(codes.detach())  # type: ignore[operator]
+        elif loss.uses_rectified:
             codes, rectified = network(batch.images)
         else:
             codes, rectified = network.encode(batch.images), None  # type: ignore[operator]

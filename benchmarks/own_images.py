@@ -1,0 +1,328 @@
+"""Grouped images of users: raw pixels, frozen features, the methods and losses of peers, side by side.
+
+`python benchmarks/own_images.py --data FOLDER --out results/own-images/scores.jsonl`. README.md here says
+what is compared. A line of the output is one training; those that are there already are not trained again.
+"""
+
+import argparse
+import csv
+import json
+import multiprocessing
+import queue
+import random
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import record
+
+PRETRAINED = "networks:EfficientNetLite0"
+PRETRAINED_PX = 128
+IMAGES = {"pretrained": 16_000, "scratch": 60_000}
+"""Images shown in a training, repeats included"""
+_THIRDS = ("train", "validation", "test")
+MEASURES = ("auc", "top1", "accuracy")
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A set of images, and the factor that says what they show."""
+
+    folder: str
+    thing: str
+
+
+SETS = {
+    "fruits360": Grouped("fruits360", "thing"),
+    "grocery_store": Grouped("grocery_store", "thing"),
+    "glyphs-by-character": Grouped("font_glyphs", "thing"),
+    "glyphs-by-font": Grouped("font_glyphs", "view"),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training, or the scores of raw pixels."""
+
+    data: str
+    row: str
+    method: str | None
+    """None for the default"""
+    seed: int = 0
+    images: int = 0
+    """Images shown, repeats included"""
+    encoder: str | None = None
+    settings: tuple[str, ...] = ()
+    augment: bool | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (self.data, self.row, self.seed, self.images)
+
+
+SAME = ("train.patience=null", "train.evaluations=6")
+_UNIT = ("encoder.code_norm=unit", "train.learning_rate=0.002")
+ROWS: dict[str, tuple[str | None, tuple[str, ...], bool | None]] = {
+    "default": (None, (), None),
+    "OJ": ("OJ", SAME, False),
+    "OT": ("OT", SAME, False),
+    "IN": ("IN", SAME, False),
+    "SupCon": ("peers:sup_con", (*SAME, *_UNIT), False),
+    "SupCon, augmented": ("peers:sup_con", (*SAME, *_UNIT), True),
+    "MultiSimilarity": ("peers:multi_similarity", (*SAME, *_UNIT), False),
+    "MultiSimilarity, augmented": ("peers:multi_similarity", (*SAME, *_UNIT), True),
+}
+"""Method, settings, and whether training images are augmented; None leaves the choice to orbitset"""
+
+
+def planned(seeds: int, share: float) -> Iterator[Job]:
+    """Raw pixels, then every row from both starts, one seed after the other."""
+    for data in SETS:
+        yield Job(data, "pixels", "IN")
+    for seed in range(seeds):
+        for row, (method, settings, augment) in ROWS.items():
+            for start, encoder in (("pretrained", PRETRAINED), ("scratch", None)):
+                images = round(IMAGES[start] * share)
+                for data in SETS:
+                    name = f"{start}: {row}"
+                    yield Job(data, name, method, seed, images, encoder, settings, augment)
+
+
+def write_manifest(root: Path, grouped: Grouped) -> Path:
+    """A manifest beside the set's own, whose things are divided into thirds by a seed."""
+    folder = root / grouped.folder
+    path = folder / f"thirds-by-{grouped.thing}.csv"
+    with (folder / "manifest.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    things = sorted({row[grouped.thing] for row in rows})
+    random.Random(0).shuffle(things)
+    part = {thing: _THIRDS[at * 3 // len(things)] for at, thing in enumerate(things)}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], "split"])
+        writer.writeheader()
+        writer.writerows({**row, "split": part[row[grouped.thing]]} for row in rows)
+    return path
+
+
+def composed(job: Job, manifest: Path) -> Any:
+    """The configuration of a job, as `orbitset train` makes it."""
+    from orbitset.recipes.compose import Request, compose
+    from orbitset.recipes.own_images import OrbitOptions
+
+    with manifest.open(newline="") as file:
+        num_trained = sum(row["split"] == "train" for row in csv.DictReader(file))
+    settings = [*job.settings, "evaluation.pictures=0", "evaluation.tsne_labels=0"]
+    if job.encoder is not None:
+        settings.append(f"orbits.size_px={PRETRAINED_PX}")
+    return compose(
+        Request(
+            source=str(manifest),
+            method=job.method,
+            epochs=job.images / num_trained if job.images else None,
+            seed=job.seed,
+            encoder=job.encoder or "vgg",
+            settings=tuple(settings),
+            observed=OrbitOptions(orbit=[SETS[job.data].thing], augment=job.augment),
+        )
+    )
+
+
+def scores(job: Job, manifest: Path, device: str) -> dict[str, Any]:
+    """Train one job and give its scores on validation and test things."""
+    from orbitset.protocols import raw_pixels
+    from orbitset.results.row import best
+    from orbitset.run_folder import Run
+    from orbitset.runs.prepare import Judge, build_protocol, open_images
+    from orbitset.runs.train import train
+
+    started_at, made = time.perf_counter(), composed(job, manifest)
+    config = made.config
+    if job.row == "pixels":
+        judge = Judge(config, build_protocol(config, open_images(config, device)))
+        found = judge.scores(raw_pixels).items()
+        return {
+            "scores": _sides(
+                {name: vars(score) for name, score in found if hasattr(score, "sides")}
+            )
+        }
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(Path(folder) / "run")
+        progress = _noting()
+        train(config, run, device=device, source=made.source, progress=progress)
+        records = run.records()
+        kept_by = "top1"
+        last = (
+            best(records, kept_by, is_begun=config.begins_useful)
+            if config.keeps_best
+            else records[-1]
+        )
+        result = {
+            "scores": _sides(last),
+            "start": _sides(records[0].get("frozen", records[0])),
+            "end": _sides(records[-1]),
+            "kept_at": last["step"],
+            "steps": records[-1]["step"],
+            "shown": records[-1]["images"],
+            "curve": [(r["images"], r[kept_by]["va"][0]) for r in records],
+        }
+    seconds = round(time.perf_counter() - started_at, 1)
+    return {**result, "seconds": seconds, "notes": progress.notes}
+
+
+def _noting() -> Any:
+    """A progress that keeps what is noted, such as which engine takes the steps."""
+    from orbitset.training.progress import Silent
+
+    class Noting(Silent):
+        def __init__(self) -> None:
+            self.notes: list[str] = []
+
+        def note(self, message: str) -> None:
+            self.notes.append(message)
+
+    return Noting()
+
+
+def _sides(scored: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The scores of a record by side, `va` and `te`, and measure."""
+    named = {
+        name: value.get("sides", value) for name, value in scored.items() if isinstance(value, dict)
+    }
+    return {
+        side: {name: round(sides[side][0], 5) for name, sides in named.items() if side in sides}
+        for side in ("va", "te")
+    }
+
+
+def work(jobs: Any, done: Any, manifests: dict[str, Path], device: str, until: float) -> None:
+    """A process that takes one job after another."""
+    import torch
+
+    torch.set_num_threads(1)
+    while time.time() < until:
+        try:
+            job = jobs.get_nowait()
+        except queue.Empty:
+            return
+        try:
+            done.put((job, scores(job, manifests[job.data], device)))
+        except Exception:
+            done.put((job, {"error": traceback.format_exc()[-1500:]}))
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    out: Path,
+    *,
+    data: Path,
+    device: str,
+    workers: int,
+    minutes: float = 1e6,
+    also: dict[str, Any] | None = None,
+) -> None:
+    """Train what is not in the output yet, several at once, and append a line for each."""
+    before = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    keys = {tuple(line["key"]) for line in before if "error" not in line}
+    left = [job for job in jobs if job.key not in keys]
+    manifests = {name: write_manifest(data, SETS[name]) for name in {job.data for job in left}}
+    context = multiprocessing.get_context("spawn")
+    todo, done = context.Queue(), context.Queue()
+    for job in left:
+        todo.put(job)
+    until = time.time() + 60 * minutes
+    processes = [
+        context.Process(target=work, args=(todo, done, manifests, device, until))
+        for _ in range(min(workers, len(left)))
+    ]
+    for process in processes:
+        process.start()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("a") as file:
+        while any(process.is_alive() for process in processes) or not done.empty():
+            try:
+                job, result = done.get(timeout=1)
+            except queue.Empty:
+                continue
+            line = {"key": job.key, **asdict(job), **result, **(also or {})}
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            shown = result.get("scores", {}).get("va", result.get("error"))
+            print(*job.key, result.get("seconds"), shown, flush=True)
+
+
+def table(lines: Sequence[dict[str, Any]], side: str, images: dict[str, int]) -> str:
+    """Markdown: AUC, top-1 and one-shot accuracy of each row on each set, means over seeds with s.d."""
+    scored: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for line in lines:
+        start = line["row"].partition(":")[0]
+        if "error" in line or line["images"] not in (0, images.get(start, 0)):
+            continue
+        scored.setdefault(line["row"], {}).setdefault(line["data"], []).append(line["scores"][side])
+        if start == "pretrained":
+            scored.setdefault("frozen", {}).setdefault(line["data"], []).append(line["start"][side])
+    head = ["", *(f"{data}: AUC, top-1, one-shot" for data in SETS)]
+    rows = [
+        [row, *(_cell(by_set.get(data, [])) for data in SETS)] for row, by_set in scored.items()
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
+def _cell(values: Sequence[dict[str, float]]) -> str:
+    cells = []
+    for name in MEASURES if values else ():
+        numbers = [value[name] for value in values]
+        spread = f" ± {statistics.stdev(numbers):.3f}" if len(set(numbers)) > 1 else ""
+        cells.append(f"{statistics.mean(numbers):.3f}{spread}")
+    return ", ".join(cells)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--data", type=Path, help="folder with the sets, each with its manifest.csv"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=record.HERE.parent / "results/own-images/scores.jsonl"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="of the images shown, such as 0.1")
+    parser.add_argument(
+        "--minutes", type=float, default=1e6, help="begin no training later than this"
+    )
+    parser.add_argument(
+        "--show", choices=("va", "te"), help="print the table of what is recorded instead"
+    )
+    options = parser.parse_args()
+    if options.show:
+        lines = [json.loads(line) for line in options.out.read_text().splitlines()]
+        images = {start: round(num * options.share) for start, num in IMAGES.items()}
+        print(table(lines, options.show, images))
+        return 0
+    if options.data is None:
+        parser.error("--data is needed to train")
+    about = record.environment("pytorch-metric-learning")
+    also = {"commit": about["commit"], "versions": about["versions"], "device": options.device}
+    run_jobs(
+        list(planned(options.seeds, options.share)),
+        options.out,
+        data=options.data,
+        device=options.device,
+        workers=options.jobs,
+        minutes=options.minutes,
+        also=also,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Which network a training on grouped images begins with, if the user names none."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from orbitset.encoders.config import HF, TIMM
+from orbitset.orbits.observed import ObservedConfig
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A pretrained network that is used where its weights are at hand."""
+
+    name: str
+    library: str
+    repository: str
+    """Where its weights come from, on the Hugging Face hub"""
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it can be built without a connection."""
+        if find_spec(self.library) is None or find_spec("huggingface_hub") is None:
+            return False
+        from huggingface_hub import try_to_load_from_cache
+
+        files = ("config.json", "model.safetensors")
+        return all(isinstance(try_to_load_from_cache(self.repository, file), str) for file in files)
+
+
+OFFERED = (
+    Offered(f"{TIMM}tf_efficientnet_lite0.in1k", "timm", "timm/tf_efficientnet_lite0.in1k"),
+    Offered(f"{HF}facebook/dinov2-small", "transformers", "facebook/dinov2-small"),
+)
+"""The first was compared with training from random weights on the development sets (docs/results.md)."""
+_LEAST_PX = 64
+
+
+def default_network(orbits: ObservedConfig) -> tuple[str | None, str]:
+    """The name of a pretrained network, or None for the paper's from random weights; and why, in words.
+
+    Nothing is fetched: a network counts if its weights are at hand.
+    """
+    size_px = orbits.size_px or _LEAST_PX
+    if not orbits.is_colour or size_px < _LEAST_PX:
+        kind = f"images of {size_px} px" if orbits.is_colour else "grey images"
+        return None, f"{kind} are unlike what pretrained networks have learned from"
+    for network in OFFERED:
+        if network.is_at_hand:
+            return network.name, "the images are in colour, and its weights are at hand"
+    first = OFFERED[0]
+    return None, (
+        "no pretrained network is at hand, which usually gives better codes of photographs: "
+        f"pip install {first.library}; hf download {first.repository}"
+    )
