@@ -74,8 +74,9 @@ SplitOption = Annotated[
 EncoderOption = Annotated[
     str | None,
     Option(
-        help="Train another network than the paper's, from its pretrained weights: "
-        "hf:facebook/dinov2-small, timm:resnet50, or a class of your own, such as my_networks:Net."
+        help="Network: hf:facebook/dinov2-small, timm:resnet50 or a class of your own, such as "
+        "my_networks:Net, from their pretrained weights; vgg is the paper's, from random ones. "
+        "Default: for photographs in groups, a pretrained one if it is at hand; else the paper's."
     ),
 ]
 CropsOption = Annotated[
@@ -94,7 +95,7 @@ AugmentOption = Annotated[
     Option(
         "--augment/--no-augment",
         help="Change grouped images in training, each by its own draw: turn, zoom, shift, crop, "
-        "light, colour and focus. Default: off.",
+        "light, colour and focus. Default: on where changed images stay nearest to their own thing.",
     ),
 ]
 Seed = Annotated[
@@ -103,9 +104,9 @@ Seed = Annotated[
 MethodOption = Annotated[
     str | None,
     Option(
-        help="Training method: OJ (the default), OT, OE, ST, EX or AE of the paper; IN, SG or PR of "
-        "later years, also with the decoder, as IN+R. OT-STN puts a spatial transformer in front; "
-        "any method can have one."
+        help="Training method: OJ, OT, OE, ST, EX or AE of the paper; IN, SG or PR of later years, "
+        "also with the decoder, as IN+R. OT-STN puts a spatial transformer in front; any method "
+        "can have one. Default: IN+R for grouped images, else OJ."
     ),
 ]
 LossOption = Annotated[
