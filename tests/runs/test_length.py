@@ -2,9 +2,11 @@
 
 import time
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from orbitset.config import with_settings
 from orbitset.datasets.source import open_source
@@ -23,6 +25,7 @@ from orbitset.runs.length import (
 )
 from orbitset.runs.prepare import build_model, build_objective, open_images
 from orbitset.runs.train import train
+from orbitset.training.fit import TrainConfig
 from orbitset.training.progress import Silent
 
 
@@ -73,6 +76,21 @@ def test_timing_leaves_everything_as_it_was(planned):
     assert step_seconds(config, model, loss, images.batches) > 0
     assert images.batches.position == 0 and torch.equal(random, torch.get_rng_state())
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("head_first", "timed"), [(0.1, 0.0), (1.0, 1.0)])
+def test_steps_are_timed_in_which_all_weights_learn_that_ever_do(monkeypatch, head_first, timed):
+    configs = []
+
+    def fit(*_, config, recorder, **__):
+        configs.append(config)
+        recorder.save(SimpleNamespace(step=1))
+
+    monkeypatch.setattr("orbitset.runs.length.fit", fit)
+    train = TrainConfig(head_first=head_first, unfreeze=0.5 * (head_first < 1))
+    config, batches = SimpleNamespace(train=train, rate_shares={}), SimpleNamespace(position=0)
+    assert step_seconds(config, nn.Linear(1, 1), nn.Identity(), batches) >= 0
+    assert (configs[0].head_first, configs[0].unfreeze) == (timed, 0)
 
 
 def test_a_training_within_minutes_is_a_shorter_training(tmp_path, small_faces, monkeypatch):

@@ -4,6 +4,7 @@ from torch import nn
 
 from orbitset.encoders import BackboneEncoder
 from orbitset.errors import ConfigError
+from orbitset.training.fit import TrainConfig, check_backbone
 from orbitset.training.recompute import Recompute
 
 
@@ -54,6 +55,8 @@ def test_networks_of_transformers_are_recomputed(tmp_path):
 
 def test_statistics_that_would_be_counted_twice_are_refused():
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
-    model = BackboneEncoder(net, size_px=8, channels=(4,), code_size=5)
+    sizes = {"size_px": 8, "channels": (4,), "code_size": 5}
+    config = TrainConfig(recompute=True)
     with pytest.raises(ConfigError, match="statistics of batch norm twice"):
-        Recompute(model.train(), is_on=True)
+        check_backbone(BackboneEncoder(net, **sizes), config)
+    check_backbone(BackboneEncoder(net, **sizes, norm_statistics="frozen"), config)

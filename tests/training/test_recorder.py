@@ -1,15 +1,17 @@
 """What a run folder holds while it is trained into, whatever comes between."""
 
 import itertools
+import json
 
 import pytest
+import safetensors
 import torch
 from torch import nn
 
 from orbitset.errors import RunError, TrainingError
 from orbitset.run_folder import Run
 from orbitset.training import RunRecorder, TrainConfig, fit
-from orbitset.training.checkpoint import has_checkpoint
+from orbitset.training.checkpoint import LATEST, has_checkpoint
 from orbitset.training.progress import Silent
 from orbitset.training.recorder import Training
 
@@ -206,6 +208,28 @@ def test_an_early_end_is_the_same_after_a_resume(run, tmp_path):
     assert other.records() == run.records() and run.records()[-1]["step"] == 5
     assert other.records("notes.jsonl") == run.records("notes.jsonl")
     assert torch.equal(model.layer.weight, resumed.layer.weight)
+
+
+def test_terms_are_judged_over_the_same_steps_after_an_early_end_and_a_resume(run, tmp_path):
+    def watched(folder, stops):
+        for is_resumed, stop in enumerate(stops):
+            asked = itertools.count(2 if not is_resumed else 591)
+            recorder = RunRecorder(
+                folder,
+                evaluate=lambda model: {"score": 0.0},
+                evaluate_at={580},
+                why_end=_flat_after(580),
+                is_interrupted=lambda asked=asked, stop=stop: next(asked) > stop,
+                resume=bool(is_resumed),
+            )
+            config = TrainConfig(learning_rate=0.1, precision="float32")
+            fit(_Model(), _Loss(), _Batches(), steps=1000, config=config, recorder=recorder)
+        with safetensors.safe_open(folder.checkpoints / LATEST, "pt") as file:
+            return json.loads(file.metadata()["progress"])
+
+    whole = watched(run, [10_000])
+    assert whole["steps"] == 638
+    assert watched(Run(tmp_path / "other"), [590, 10_000])["watched"] == whole["watched"]
 
 
 def test_an_interrupted_training_has_a_checkpoint_where_it_stopped(run, tmp_path):

@@ -56,6 +56,11 @@ class ObservedImages:
         factors = {name: ids.to(device) for name, ids in self.factors.items()}
         return ObservedImages(self.images.to(device), factors, self.values)
 
+    def known(self, factor: str) -> Tensor:
+        """The number of each image's value of a factor, -1 where the value is empty."""
+        number = torch.tensor([at if value else -1 for at, value in enumerate(self.values[factor])])
+        return number[self.factors[factor].cpu()]
+
     def where(self, factor: str, chosen: Collection[str]) -> "ObservedImages":
         """Those with one of these values of a factor."""
         check_choice("the factor", factor, self.values)

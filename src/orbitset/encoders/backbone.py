@@ -86,9 +86,8 @@ class BackboneEncoder(nn.Module):
         """What the network without the layer behind it gives, (N, F)."""
         self.check(images_NCSS)
         images_NCSS = self.contrast(images_NCSS)
-        if (
-            images_NCSS.is_cuda
-        ):  # where convolutions of many small channels are several times faster so
+        if images_NCSS.is_cuda:
+            # convolutions of many small channels are several times faster so
             images_NCSS = images_NCSS.contiguous(memory_format=torch.channels_last)
         return _features(self.backbone, images_NCSS)
 

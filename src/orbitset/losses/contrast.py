@@ -27,7 +27,7 @@ from orbitset.losses.similarity import (
     sigmoid_loss,
     unit_codes,
 )
-from orbitset.losses.terms import Term
+from orbitset.losses.terms import RECTIFY, Term
 
 RECTIFY_WEIGHT = 10.0
 """Squared errors per pixel value begin near 0.1, and the contrast is of order 1."""
@@ -83,11 +83,7 @@ class CosineObjective(nn.Module, ABC):
         temperature = Term("what cosines are divided by", is_part=False)
         terms = {"contrast": contrast, "temperature": temperature, **self.about_others}
         if self.rectify_weight:
-            terms["rectify"] = Term(
-                "the decoded images are near the targets of their orbits",
-                alone="OE",
-                to_balance="set a lower loss.rectify_weight",
-            )
+            terms["rectify"] = RECTIFY
         return terms
 
     @abstractmethod
@@ -257,9 +253,8 @@ class Temperature(nn.Module):
             self.register_buffer("log", log)
 
     def forward(self) -> Tensor:
-        with (
-            torch.no_grad()
-        ):  # the value itself: beyond a clamped one there would be no gradient back
+        with torch.no_grad():
+            # the value itself: beyond a clamped one there would be no gradient back
             self.log.clamp_(*map(math.log, _RANGES["temperature"]))
         return self.log.exp()
 

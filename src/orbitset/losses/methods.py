@@ -16,7 +16,7 @@ from orbitset.errors import ConfigError
 from orbitset.losses.exemplar import exemplar_loss
 from orbitset.losses.joint import Scale, orbit_joint_loss, reconstruction_loss
 from orbitset.losses.mining import Variant, check_variant
-from orbitset.losses.terms import Term
+from orbitset.losses.terms import RECTIFY, Term
 from orbitset.losses.triplet import Mining, Reduction, mined_terms
 
 Terms = Mapping[str, Tensor]
@@ -82,10 +82,8 @@ class OrbitJoint(nn.Module):
             terms |= {"discriminate": _DISCRIMINATE, "active": _ACTIVE}
         if self.rectify_weight:
             other = "--set loss.scale=own-dimension or " * (self.scale == "as-printed")
-            terms["rectify"] = Term(
-                "the decoded images are near the targets of their orbits",
-                alone="OE",
-                to_balance=f"set {other}a lower loss.rectify_weight",
+            terms["rectify"] = RECTIFY._replace(
+                to_balance=f"set {other}a lower loss.rectify_weight"
             )
         return terms
 

@@ -16,3 +16,10 @@ class Term(NamedTuple):
     """What to do if it is"""
     is_part: bool = True
     """Whether the loss is a sum of which this is a part, with its weight"""
+
+
+RECTIFY = Term(
+    "the decoded images are near the targets of their orbits",
+    alone="OE",
+    to_balance="set a lower loss.rectify_weight",
+)

@@ -102,12 +102,6 @@ def check_id(weights: Mapping[str, torch.Tensor], description: Description, fold
         )
 
 
-def load_weights(network: nn.Module, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """Put the weights of a folder into a network."""
-    _check_shapes(network, weights, folder)
-    network.load_state_dict(weights)
-
-
 def read_description(folder: Path) -> Description:
     """What model.json says."""
     path = folder / DESCRIPTION

@@ -107,11 +107,9 @@ class ObservedConfig:
             affine = replace(affine, translation_px=shift)
         return replace(self, size_px=size_px, is_colour=is_colour, affine=affine)
 
-    def augmented(self, size_px: int, strength: float = 1.0) -> "ObservedConfig":
-        """The same with moderate changes of images that are about so large, or a share of these."""
-        if not strength:
-            return replace(self, affine=None, photometric=None)
-        moderate = Augmentation.moderate(size_px, strength)
+    def augmented(self, size_px: int) -> "ObservedConfig":
+        """The same with moderate changes of images that are about so large."""
+        moderate = Augmentation.moderate(size_px)
         return replace(self, affine=moderate.affine, photometric=moderate.photometric)
 
     @property

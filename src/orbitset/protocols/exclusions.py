@@ -105,8 +105,8 @@ class Exclusion:
             period_N = number_N.new_full(
                 number_N.shape, float(self.around) if is_given else _period(number)
             )
-        found = {"series": series_N, "number": number_N, "period": period_N}
-        return {f"{name} of {self.factor}": values for name, values in found.items()}
+        parts = {"series": series_N, "number": number_N, "period": period_N}
+        return {f"{name} of {self.factor}": values for name, values in parts.items()}
 
 
 def in_words(exclude: Sequence[str]) -> str:
@@ -118,15 +118,15 @@ def in_words(exclude: Sequence[str]) -> str:
     exclusions = [Exclusion.parse(text) for text in exclude]
     shared = [exclusion.factor for exclusion in exclusions if not exclusion.has_neighbours]
     parts = [f"with the same {' or '.join(shared)}"] if shared else []
-    for found in exclusions:
-        if not found.has_neighbours:
+    for near in exclusions:
+        if not near.has_neighbours:
             continue
-        if found.steps:
-            how = f"up to {found.steps} step{'s' * (found.steps != 1)} away"
+        if near.steps:
+            how = f"up to {near.steps} step{'s' * (near.steps != 1)} away"
         else:
-            how = f"nearer than {found.within:g}"
-        around = found.around if found.around in (None, "circular") else f"period {found.around}"
-        parts.append(f"{how} in {found.factor}" + (f" ({around})" if around else ""))
+            how = f"nearer than {near.within:g}"
+        around = near.around if near.around in (None, "circular") else f"period {near.around}"
+        parts.append(f"{how} in {near.factor}" + (f" ({around})" if around else ""))
     return ", or ".join(parts)
 
 

@@ -372,8 +372,7 @@ def _classes(images: ObservedImages, factor: str, orbit_N: Tensor) -> Tensor:
     """The class of each orbit, -1 where none of its members has one."""
     check_choice("orbits.classes", factor, images.values)
     values = images.values[factor]
-    number = torch.tensor([at if value else -1 for at, value in enumerate(values)])
-    class_N = number[images.factors[factor]]
+    class_N = images.known(factor)
     try:
         class_O = classes_of_orbits(class_N, orbit_N)
     except SeveralClasses as error:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from orbitset.config import parse_settings, with_settings
 from orbitset.datasets.decode import Decoding
@@ -177,8 +177,8 @@ def compose(
             if network is not None:  # few labels are then divided in another way
                 request = replace(request, encoder=network)
                 config, most_orbits = _of_source(opened, request, settings, method)
-        if opened is not None and _is_augmentation_open(opened.source, request, settings):
-            config, why_augmented = with_augmentation(cast(TableSource, opened.source), config)
+        if isinstance(source, TableSource) and _is_augmentation_open(request, settings):
+            config, why_augmented = with_augmentation(source, config)
     if method is not None and method != config.method:
         config = with_method(config, method)
     if request.protocol is not None and request.protocol != config.protocol:
@@ -203,11 +203,11 @@ def _is_network_open(config: Experiment, request: Request, settings: Mapping[str
     return config.is_observed and not (is_named or is_set or config.has_transformer)
 
 
-def _is_augmentation_open(source: Source, request: Request, settings: Mapping[str, str]) -> bool:
+def _is_augmentation_open(request: Request, settings: Mapping[str, str]) -> bool:
     """Whether the images choose if they are augmented: nothing that the user says is about that."""
     is_set = any(name.startswith(("orbits.affine", "orbits.photometric")) for name in settings)
-    is_table = isinstance(source, TableSource) and request.observed.augment is None
-    return is_table and not is_set and settings.get("orbits.size_px") != "null"
+    is_silent = request.observed.augment is None and not is_set
+    return is_silent and settings.get("orbits.size_px") != "null"
 
 
 def searched_config(request: Request) -> Experiment:

@@ -47,8 +47,10 @@ def excluded(
         if name not in (orbits.label, split_by)
         and len(set(zip(labels, tested.columns[name], strict=True))) > len(set(labels))
     ]
-    used = {name for name, values in table.columns.items() if not all(values)}
-    near = neighbours(tested, orbits.orbit, {*used, orbits.label, split_by, orbits.classes or ""})
+    incomplete = {name for name, values in table.columns.items() if not all(values)}
+    near = neighbours(
+        tested, orbits.orbit, {*incomplete, orbits.label, split_by, orbits.classes or ""}
+    )
     ordered = {exclusion.factor for exclusion in near}
     return (*(name for name in alike if name not in ordered), *map(str, near))
 
@@ -72,7 +74,7 @@ def neighbours(
     (test_003), and nearly all images are in series of at least 6 numbers that occur once in their orbit.
     Numbers with a fraction have to occur in several orbits, as angles do and measurements do not.
     """
-    found: list[Exclusion] = []
+    exclusions: list[Exclusion] = []
     orders: list[list[float | None]] = []
     for name in table.columns:
         order = [series_and_number(value)[1] for value in table.columns[name]]
@@ -82,9 +84,9 @@ def neighbours(
         if series is not None:
             num = median(map(len, series.values()))
             around = "circular" if all(map(_is_full_circle, series.values())) else None
-            found.append(Exclusion(name, steps=max(1, int(num / _SHARE)), around=around))
+            exclusions.append(Exclusion(name, steps=max(1, int(num / _SHARE)), around=around))
             orders.append(order)
-    return found
+    return exclusions
 
 
 def _series_of(table: ImageTable, orbit: Sequence[str], name: str) -> _Series | None:

@@ -151,16 +151,16 @@ def _baselines(
 ) -> dict[str, Scores]:
     """The scores of raw pixels, and of the network before training, if that was pretrained: as recorded, where
     its weights are not at hand."""
-    found, config = {"pixels": judge.scores(raw_pixels)}, judge.config
+    baselines, config = {"pixels": judge.scores(raw_pixels)}, judge.config
     if not config.begins_useful:
-        return found
+        return baselines
     try:
         network = frozen_network(config, images, device)
-        return {**found, config.start: judge.scores(judge.encoding(network))}
+        return {**baselines, config.start: judge.scores(judge.encoding(network))}
     except OrbitsetError as error:
         how = "is as it was recorded in training" if recorded else "is missing"
         say(f"the row {config.start} {how}: {error}")
-    return {**found, config.start: recorded}
+    return {**baselines, config.start: recorded}
 
 
 def _recorded_start(run: Run, config: Experiment) -> Scores:

@@ -40,16 +40,16 @@ class Ignoring:
             _check(images.train, factor, images.label)
         self.trained = _some(images.train, _MOST_TRAINED)
         test = images.sides["te"]
-        probed = [factor for factor in self.factors if len(test.factors[factor].unique()) > 1]
-        self.probed = {f"probe_{factor}": (_some(test, _MOST_PROBED), factor) for factor in probed}
-        """The measures of the probe, with their images"""
+        self.tested = _some(test, _MOST_PROBED)
+        self.probed = [factor for factor in self.factors if len(test.factors[factor].unique()) > 1]
+        """The factors that vary among held-out images, so that a probe can look for them"""
 
     @property
     def measures(self) -> dict[str, str]:
         """Its measures in words."""
         return {
-            name: f"linear probe of {factor}, chance {_chance(test.factors[factor]):.3f}"
-            for name, (test, factor) in self.probed.items()
+            f"probe_{factor}": f"linear probe of {factor}, chance {_chance(self.tested.factors[factor]):.3f}"
+            for factor in self.probed
         }
 
     def erase(self, network: Encoder, encode: Encode) -> dict[str, int]:
@@ -58,7 +58,7 @@ class Ignoring:
         counts = {}
         for factor in self.factors:
             codes = self.images.encode(encode, self.trained)
-            value_N = known(self.trained, factor).to(codes.codes.device)
+            value_N = self.trained.known(factor).to(codes.codes.device)
             directions_DR = telling_directions(codes.codes, value_N, codes.labels)
             erase(network, directions_DR)
             counts[factor] = directions_DR.shape[1]
@@ -73,12 +73,15 @@ class Ignoring:
 
     def scores(self, encode: Encode) -> dict[str, Score]:
         """How well a linear probe finds each factor in codes of held-out images."""
-        scores = {}
-        for name, (test, factor) in self.probed.items():
-            held_out = self.images.encode(encode, test)
-            accuracy = probe_factor(held_out.codes, test.factors[factor], held_out.labels)
-            scores[name] = Score(mean=accuracy)
-        return scores
+        if not self.probed:
+            return {}
+        codes = self.images.encode(encode, self.tested)
+        return {
+            f"probe_{factor}": Score(
+                mean=probe_factor(codes.codes, self.tested.factors[factor], codes.labels)
+            )
+            for factor in self.probed
+        }
 
 
 def described_counts(counts: Mapping[str, int]) -> str:
@@ -92,17 +95,10 @@ def described_counts(counts: Mapping[str, int]) -> str:
     )
 
 
-def known(images: ObservedImages, factor: str) -> Tensor:
-    """The number of each image's value, -1 where the table has none."""
-    values = images.values[factor]
-    number = torch.tensor([at if value else -1 for at, value in enumerate(values)])
-    return number[images.factors[factor].cpu()]
-
-
 def _check(trained: ObservedImages, factor: str, label: str) -> None:
     """Refuse a factor that has nothing to ignore, or that says what an image shows."""
     check_choice("orbits.ignore", factor, trained.factors)
-    value_N = known(trained, factor)
+    value_N = trained.known(factor)
     values = value_N[value_N >= 0].unique()
     if len(values) < 2:
         raise DataError(

@@ -83,11 +83,12 @@ def step_seconds(
     """How long a training step takes here, as measured on copies."""
     device = next(model.parameters()).device
     timed, position = _Timed(device), batches.position
+    is_frozen = config.train.head_first == 1  # else all weights learn in the end
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         fit(
             *(deepcopy(model), deepcopy(loss), batches),
             steps=1_000_000,
-            config=replace(config.train, head_first=0.0),  # all weights learn most of the time
+            config=replace(config.train, head_first=float(is_frozen), unfreeze=0.0),
             rate_shares=config.rate_shares,
             recorder=timed,
         )

@@ -88,7 +88,7 @@ def train(
             results: dict[str, Any] = run.read_json("results.json")
             run.remove_checkpoint()  # if a kill came between
             return results
-        _begin(config, images, run, overwrite=overwrite, is_resumed=is_resumed, device=device)
+        _prepare_folder(config, images, run, overwrite=overwrite, is_resumed=is_resumed, device=device)
         _say_left_out(images, run, progress)
         with memory_for(config, run, device):
             recorder = _fit(
@@ -278,7 +278,7 @@ def _is_complete(config: Experiment, run: Run) -> bool:
     return run.is_finished or (run.has_results and not config.keeps_weights)
 
 
-def _begin(
+def _prepare_folder(
     config: Experiment,
     images: Images,
     run: Run,
@@ -287,7 +287,7 @@ def _begin(
     is_resumed: bool,
     device: str,
 ) -> None:
-    """Make the folder ready to be trained into."""
+    """Write the configuration and the environment into the folder."""
     if not is_resumed:
         run.create(to_dict(config), overwrite=overwrite)
     init = None

@@ -71,7 +71,9 @@ def save_checkpoint(
         parts[f"optimizer.{index}"] = state
     parts |= {"random": _random_states(learner.model), "best": best or {}}
     parts["average"] = learner.average.state
-    tensors = {f"{part}.{name}": value for part, of in parts.items() for name, value in of.items()}
+    tensors = _plain(
+        {f"{part}.{k}": value for part, of in parts.items() for k, value in of.items()}
+    )
     text = json.dumps(progress)
     metadata = {"progress": text, "sha256": _checksum(text, tensors)}
     latest, new = folder / LATEST, folder / "new.safetensors"
@@ -168,7 +170,7 @@ def _checksum(progress: str, tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(progress.encode())
     for name, tensor in sorted(_plain(tensors).items()):
         digest.update(repr((name, tensor.dtype, tensor.shape)).encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -124,10 +124,11 @@ class TrainConfig:
 
 
 def check_backbone(model: nn.Module, config: TrainConfig) -> None:
-    """Refuse settings for which the backbone of a model lacks blocks, before anything is written."""
-    for name, default in (("layer_decay", 1.0), ("unfreeze", 0.0), ("recompute", False)):
+    """Refuse settings that the backbone of a model cannot have, before anything is written."""
+    for name, default in (("layer_decay", 1.0), ("unfreeze", 0.0)):
         if getattr(config, name) != default:
             blocks_of(model, f"train.{name}")
+    Recompute(model.train(), is_on=config.recompute).end()
     if config.lora is not None:
         linear_layers(model)
 

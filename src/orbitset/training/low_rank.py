@@ -62,9 +62,8 @@ class LowRank:
         finally:
             self._is_merged = False
             for (linear, _), weight in zip(self._layers, before, strict=True):
-                linear.weight.data = (
-                    weight  # where it was: a recorded step of a GPU knows the place
-                )
+                # where it was: a recorded step of a GPU knows the place
+                linear.weight.data = weight
 
     def end(self) -> None:
         """Make the additions part of the weights for good, all of which learn again."""

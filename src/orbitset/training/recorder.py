@@ -152,7 +152,7 @@ class RunRecorder:
         self._saved_at = self._evaluated_at = time.monotonic()
 
     def begin(self, training: Training) -> None:
-        elapsed_s, watched = 0.0, None
+        planned, elapsed_s, watched = training.steps, 0.0, None
         if self._resume and has_checkpoint(self.run.checkpoints):
             saved, self.best_weights = load_checkpoint(
                 self.run.checkpoints, training.learner, training.progress.note
@@ -174,7 +174,7 @@ class RunRecorder:
             self.run.rewind(NOTES, training.step)
         self._said = {record["kind"] for record in self.run.records(NOTES)}
         about = getattr(training.learner.loss, "about_terms", {})
-        self._watch = TermWatch(training.steps, about, watched)
+        self._watch = TermWatch(planned, about, watched)
         if words := explained(about):
             training.progress.note(f"note: {training.label}, terms of the loss: {words}")
         self._begun_at, self._begun_step = time.monotonic(), training.step
