@@ -294,7 +294,7 @@ def test_the_weights_kept_are_those_that_found_held_out_orbits_best(things, tmp_
     run = Run(tmp_path / "run")
     results = train(config, run)
     records = run.records()
-    scores = [record["top1"]["va"][0] for record in records[1:]]
+    scores = [record["accuracy"]["va"][0] for record in records[1:]]
     best = records[1 + scores.index(max(scores))]
     kept = {row["metric"]: row["mean"] for row in results["rows"] if row["method"] == "IN+R"}
     assert kept["top1"] == best["top1"]["mean"]

@@ -106,7 +106,7 @@ def test_smaller_codes_begin_as_principal_components(train, face_manifest):
     """What that loses is said, and the features themselves are what is compared with."""
     run, done = train("--method", "OT", "--set", "encoder.code_size=4")
     assert re.search(
-        r"codes of 4 numbers begin as (whitened )?principal components of 72 features: top-1 retrieval \d\.\d{3} on "
+        r"codes of 4 numbers begin as (whitened )?principal components of 72 features: one-shot accuracy \d\.\d{3} on "
         r"validation images, all features \d\.\d{3}",
         done.stderr,
     )
@@ -121,7 +121,7 @@ def test_frozen_codes_are_kept_where_training_does_not_beat_them(train):
     """A learning rate that spoils the network: the weights before training are the best."""
     run, done = train("--method", "OT", "--set", "train.learning_rate=1000", "--epochs", "1")
     records, rows = run.records(), run.read_json("results.json")["rows"]
-    validated = [record["top1"]["va"][0] for record in records]
+    validated = [record["accuracy"]["va"][0] for record in records]
     assert max(validated[1:]) <= validated[0]
     named = {(row["method"], row["metric"]): row["mean"] for row in rows}
     assert named["OT", "auc"] == named["frozen", "auc"] == records[0]["auc"]["mean"]

@@ -10,7 +10,7 @@ from orbitset.runs.prepare import Judge
 
 def _records(*scores, every=100):
     return [
-        {"step": at * every, "top1": {"va": [score]}} for at, score in enumerate(scores)
+        {"step": at * every, "accuracy": {"va": [score]}} for at, score in enumerate(scores)
     ]
 
 
@@ -37,7 +37,7 @@ def test_a_training_ends_when_three_evaluations_were_no_better(judge, scores, en
     reason = judge("train.patience=3").why_end(_records(*scores), 1000)
     assert (reason is not None) == ends
     if ends:
-        assert reason == "top-1 retrieval of validation images has not risen since step 100"
+        assert reason == "one-shot accuracy of validation images has not risen since step 100"
 
 
 def test_the_beginning_of_a_training_does_not_count(judge):
@@ -46,3 +46,14 @@ def test_the_beginning_of_a_training_does_not_count(judge):
     assert judge("train.patience=3").why_end(records, 2000) is None
     assert judge("train.patience=1").why_end(records, 5000) is None
     assert judge("train.patience=null").why_end(records, 100) is None
+
+
+def test_weights_are_chosen_by_top1_where_a_record_is_older_than_the_measure(judge):
+    """Two measures are not compared with each other."""
+    records = _records(0.1, 0.5, 0.6)
+    for record, top1 in zip(records, (0.1, 0.8, 0.7), strict=True):
+        record["top1"] = {"va": [top1]}
+    assert judge("train.patience=null").is_best(records)
+    del records[1]["accuracy"]
+    assert not judge("train.patience=null").is_best(records)
+    assert judge("train.patience=null").is_best(records[:2])

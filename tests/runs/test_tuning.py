@@ -352,8 +352,8 @@ def test_observed_orbits_are_searched_by_retrieval_of_validation_orbits(observed
         found = results["methods"][method]
         for trial in found["trials"]:
             records = _trial(run, method, trial["number"]).records()[1:]
-            assert trial["value"] == max(record["top1"]["va"][0] for record in records)
-            assert trial["measure"] == "top1"
+            assert trial["value"] == max(record["accuracy"]["va"][0] for record in records)
+            assert trial["measure"] == "accuracy"
         first = read_experiment(_trial(run, method, 0).config)
         assert (first.orbits, first.encoder) == (base.orbits, base.encoder)
         assert found["best"]["command"].startswith(
@@ -367,7 +367,7 @@ def test_seeds_that_keep_their_best_weights_have_a_best_moment_each(small_faces,
     assert base.keeps_best
     (trial,) = _tune({"OT": base}, run, trials=1, seeds=2, images=90)["methods"]["OT"]["trials"]
     runs = [Run(run / f"trials/OT/000/seed-{seed}") for seed in (0, 1)]
-    best = [max(record["top1"]["va"][0] for record in each.records()[1:]) for each in runs]
+    best = [max(record["accuracy"]["va"][0] for record in each.records()[1:]) for each in runs]
     assert trial["value"] == pytest.approx(sum(best) / 2)
 
 

@@ -71,6 +71,13 @@ def eligible(records: Sequence[dict[str, Any]], *, is_begun: bool) -> list[dict[
 
 def best(records: Sequence[dict[str, Any]], measure: str, *, is_begun: bool) -> dict[str, Any]:
     """The evaluation with the best score on validation images, the first of several."""
-    return max(
-        eligible(records, is_begun=is_begun) or records, key=lambda record: record[measure]["va"][0]
-    )
+    records = eligible(records, is_begun=is_begun) or records
+    return max(records, key=lambda record: _validation_score(record, measure, records))
+
+
+def _validation_score(
+    record: dict[str, Any], measure: str, records: Sequence[dict[str, Any]]
+) -> float:
+    """The score on validation images; by top-1 where some record is older than the measure."""
+    is_known = all(measure in other for other in records)
+    return float(record[measure if is_known else "top1"]["va"][0])

@@ -190,11 +190,12 @@ class Judge:
         return about.kept_by or next(iter(about.measures))
 
     def is_best(self, records: Sequence[dict[str, Any]]) -> bool:
-        """Whether no evaluation was better than the last of these. The one before training counts only if the
-        model begins with the weights of another."""
-        counting = eligible([*records], is_begun=self.config.begins_useful)
-        scores = [float(record[self.kept_by]["va"][0]) for record in counting]
-        return bool(scores) and all(scores[-1] > score for score in scores[:-1])
+        """Whether the last of these evaluations is better than all before. The one before training counts only
+        if the model begins with the weights of another."""
+        is_begun = self.config.begins_useful
+        if not eligible([*records], is_begun=is_begun):
+            return False
+        return best(records, self.kept_by, is_begun=is_begun) is records[-1]
 
     def why_end(self, records: Sequence[dict[str, Any]], steps: int) -> str | None:
         """Why a training of so many steps need not go on, if that is so.
