@@ -33,7 +33,7 @@ def with_augmentation(source: TableSource, config: Experiment) -> tuple[Experime
         return config, f"images stay as they are in training: only {words} (--augment changes them)"
     assert orbits.size_px is not None
     augmented = replace(config, orbits=orbits.augmented(orbits.size_px))
-    return augmented, f"images change in training: {words} (--no-augment leaves them)"
+    return augmented, f"they change since {words} (--no-augment leaves them as they are)"
 
 
 def share_that_bears(source: TableSource, config: Experiment) -> float:
