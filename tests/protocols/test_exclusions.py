@@ -5,7 +5,7 @@ import torch
 
 from orbitset.datasets.observed import ObservedImages
 from orbitset.errors import ConfigError, DataError
-from orbitset.protocols.exclusions import Exclusion, in_words
+from orbitset.protocols.exclusions import Exclusion, left_out_in_words
 
 
 def images(columns):
@@ -94,7 +94,7 @@ def test_what_has_no_numbers_has_no_neighbours():
 
 
 def test_what_is_left_out_is_said():
-    assert in_words(["axis", "view:1step:circular"]) == (
+    assert left_out_in_words(["axis", "view:1step:circular"]) == (
         "with the same axis, or up to 1 step away in view (circular)"
     )
-    assert in_words(["angle:30:360"]) == "nearer than 30 in angle (period 360)"
+    assert left_out_in_words(["angle:30:360"]) == "nearer than 30 in angle (period 360)"

@@ -113,7 +113,7 @@ def _next_step(source: str, orbit: str | None, canonical: str | None, crops: Pat
 def _length(composed: "Composed") -> str:
     """A line on how long the training takes here; nothing where that is not known."""
     from orbitset.runs.length import estimated
-    from orbitset.training.progress import in_words
+    from orbitset.training.progress import duration_in_words
 
     device = options.find_device(None)
     if (
@@ -125,8 +125,8 @@ def _length(composed: "Composed") -> str:
     at_most = "at most " if composed.config.train.patience is not None else ""
     limit = f"; --minutes {_SHORTER} trains for less" if seconds > 60 * _SHORTER else ""
     return (
-        f"training would show {at_most}{images:,} images: about {in_words(seconds)} here ({device}), "
-        f"besides its evaluations{limit}\n"
+        f"training would show {at_most}{images:,} images: about {duration_in_words(seconds)} here "
+        f"({device}), besides its evaluations{limit}\n"
     )
 
 

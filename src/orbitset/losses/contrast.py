@@ -60,7 +60,6 @@ class CosineObjective(nn.Module, ABC):
 
     def __init__(
         self,
-        *,
         temperature: float,
         learns_temperature: bool,
         rectify_weight: float,
@@ -125,12 +124,7 @@ class InfoNCE(CosineObjective):
         rectify_weight: float = RECTIFY_WEIGHT,
         shapes_codes: bool = True,
     ) -> None:
-        super().__init__(
-            temperature=temperature,
-            learns_temperature=learns_temperature,
-            rectify_weight=rectify_weight,
-            shapes_codes=shapes_codes,
-        )
+        super().__init__(temperature, learns_temperature, rectify_weight, shapes_codes)
         check_ranges({"memory": memory, "memory_after": memory_after})
         if memory and code_size is None:
             raise ConfigError("a memory needs the size of codes; give code_size")
@@ -170,12 +164,7 @@ class SigmoidPairs(CosineObjective):
         rectify_weight: float = RECTIFY_WEIGHT,
         shapes_codes: bool = True,
     ) -> None:
-        super().__init__(
-            temperature=temperature,
-            learns_temperature=learns_temperature,
-            rectify_weight=rectify_weight,
-            shapes_codes=shapes_codes,
-        )
+        super().__init__(temperature, learns_temperature, rectify_weight, shapes_codes)
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
     def compare(
@@ -208,12 +197,7 @@ class OrbitPrototypes(CosineObjective):
         rectify_weight: float = RECTIFY_WEIGHT,
         shapes_codes: bool = True,
     ) -> None:
-        super().__init__(
-            temperature=temperature,
-            learns_temperature=learns_temperature,
-            rectify_weight=rectify_weight,
-            shapes_codes=shapes_codes,
-        )
+        super().__init__(temperature, learns_temperature, rectify_weight, shapes_codes)
         check_ranges({"momentum": momentum})
         self.momentum = momentum
         self.register_buffer("prototypes", torch.zeros(num_orbits, code_size))

@@ -79,7 +79,7 @@ class Known:
     def assess(self, measures_N3: Tensor) -> Assessment:
         """The confidence is the share of held-out images that are at least as unlike what was trained on.
 
-        Of two images that one is more unlike of which a measure is reached by fewer held-out images.
+        An image is as unlike as its rarest measure is: the one that the fewest held-out images reach.
 
         >>> known = Known(torch.zeros(1, 2), torch.zeros(1, 1), torch.arange(1.0, 5).expand(3, -1).T)
         >>> known.assess(torch.tensor([[0.5, 0, 0], [4, 0, 1], [9, 0, 0]])).confidence

@@ -32,7 +32,7 @@ class AffineRanges:
 
     @classmethod
     def moderate(cls, size_px: int, strength: float = 1.0) -> "AffineRanges":
-        """Small turns, zooms and shifts, which photographs of one thing differ in anyway; of these a share.
+        """Small turns, zooms and shifts, in which photographs of one thing differ anyway, times the strength.
 
         >>> AffineRanges.moderate(128).translation_px, AffineRanges.moderate(128, 0.5).rotation_deg
         (6.4, 5.0)

@@ -40,7 +40,7 @@ class Augmentation:
 
     @classmethod
     def moderate(cls, size_px: int, strength: float = 1.0) -> "Augmentation":
-        """Changes in which photographs of one thing differ anyway; of these a share."""
+        """Changes in which photographs of one thing differ anyway, times the strength."""
         affine = AffineRanges.moderate(size_px, strength)
         return cls(affine, PhotometricRanges().weakened(strength))
 

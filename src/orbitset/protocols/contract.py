@@ -162,7 +162,7 @@ def evaluate(protocol: Protocol, encode: Encode, measures: Mapping[str, Measure]
     return {**protocol.scores(codes, encode), **measured(codes, measures)}
 
 
-def in_words(*measures: str) -> dict[str, str]:
+def measures_in_words(*measures: str) -> dict[str, str]:
     """The measures of one of the package's own protocols, for its `About`."""
     return {name: MEASURES[name] for name in measures}
 

@@ -109,10 +109,10 @@ class Exclusion:
         return {f"{name} of {self.factor}": values for name, values in parts.items()}
 
 
-def in_words(exclude: Sequence[str]) -> str:
+def left_out_in_words(exclude: Sequence[str]) -> str:
     """What is left out, after "images of the same thing".
 
-    >>> in_words(["light", "tilt", "pan:30", "frame:1step:circular"])
+    >>> left_out_in_words(["light", "tilt", "pan:30", "frame:1step:circular"])
     'with the same light or tilt, or nearer than 30 in pan, or up to 1 step away in frame (circular)'
     """
     exclusions = [Exclusion.parse(text) for text in exclude]

@@ -14,7 +14,7 @@ from orbitset.evaluation.labelled import Labelled
 from orbitset.evaluation.score import Score
 from orbitset.losses.distances import distance_matrix
 from orbitset.orbits.computed import AffineOrbits
-from orbitset.protocols.contract import About, Encode, On, Protocol, Scores, in_words
+from orbitset.protocols.contract import About, Encode, On, Protocol, Scores, measures_in_words
 from orbitset.protocols.encoding import ENCODE_BATCH, encode_members, random_members
 from orbitset.protocols.figures import at_margin, computed_figures
 from orbitset.protocols.images import ComputedImages
@@ -82,7 +82,7 @@ class Finding(Protocol):
     about = About(
         how="These images have no labels: each of those that were not trained on is to be found, among all "
         "of them, by a changed one of it.",
-        measures=in_words("top1", "invariance", "selectivity"),
+        measures=measures_in_words("top1", "invariance", "selectivity"),
         curves=("top1",),
         kept_by="top1",
     )

@@ -27,7 +27,7 @@ from orbitset.protocols.contract import (
     Protocol,
     Say,
     Scores,
-    in_words,
+    measures_in_words,
 )
 from orbitset.protocols.encoding import encode_members, random_members
 from orbitset.protocols.figures import at_margin, computed_figures, tsne_points
@@ -134,7 +134,7 @@ class OneShot(Protocol):
         how="One labelled image per class; a test image gets the class of its nearest neighbour in code "
         "space. The s.d. is over draws of the labelled images with one trained model, so it does not say how "
         "much another training would differ.",
-        measures=in_words("accuracy", "accuracy_cosine", "invariance", "selectivity"),
+        measures=measures_in_words("accuracy", "accuracy_cosine", "invariance", "selectivity"),
         curves=("accuracy",),
         paired_over="splits",
         fewest_splits=2,

@@ -34,10 +34,9 @@ from orbitset.protocols.contract import (
     Protocol,
     Say,
     Scores,
-    in_words,
+    measures_in_words,
 )
-from orbitset.protocols.exclusions import Exclusion
-from orbitset.protocols.exclusions import in_words as left_out_in_words
+from orbitset.protocols.exclusions import Exclusion, left_out_in_words
 from orbitset.protocols.figures import to_uint8, tsne_points
 from orbitset.protocols.images import GroupedImages
 from orbitset.seeds import stream
@@ -124,7 +123,7 @@ class Pairs(Protocol):
         "top-1, how often the nearest held-out image shows the same, after exclusions of images that would "
         "be too easy to find. One-shot: one random image of each thing is labelled, and the others get the "
         "label of the nearest, after the same exclusions.",
-        measures=in_words(*MEASURES),
+        measures=measures_in_words(*MEASURES),
         curves=MEASURES,
         kept_by="accuracy",  # where top-1 of a few validation things is 1.0 long before the end
         about_tests="Every seed is a training of its own on the same images: what other images would\n"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from orbitset.encoders.config import PAPERS
-from orbitset.protocols.exclusions import Exclusion, in_words
+from orbitset.protocols.exclusions import Exclusion, left_out_in_words
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.length import described_length
 from orbitset.recipes.outside_loss import method_named
@@ -19,7 +19,7 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
     validation = f"{_few(evaluation.validation)} to validate, " if evaluation.validation else ""
     left_out = ""
     if evaluation.exclude:
-        left_out = f"images of the same {orbits.label} {in_words(evaluation.exclude)}"
+        left_out = f"images of the same {orbits.label} {left_out_in_words(evaluation.exclude)}"
         if any(Exclusion.parse(text).has_neighbours for text in evaluation.exclude):
             left_out += ": neighbours are nearly the same picture (--exclude none keeps them)"
     elif evaluation.apart:

@@ -29,8 +29,8 @@ def excluded(
     split_by: str = "",
     requested: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
-    """What retrieval leaves out as settings name it: what is requested, `none` for nothing. Of the table some
-    rows are tested.
+    """What retrieval leaves out as settings name it: what is requested, `none` for nothing. `tested` are
+    those rows of the table that are tested.
 
     By default images that share a factor of the orbits which varies within a label, and neighbours in a
     factor that orders the images of an orbit.

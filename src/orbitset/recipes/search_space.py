@@ -125,7 +125,7 @@ def own_values(base: Experiment) -> dict[str, Any]:
 def settings_of(values: Mapping[str, Any], base: Experiment, num_orbits: int) -> list[str]:
     """A point of the space as --set takes it, numbers to three digits: what is printed is what is trained.
 
-    Of a base whose orbits are augmented, or not if the point says so.
+    The orbits of the base are augmented; the point may turn that off.
     """
     norm = values.get("encoder.code_norm", base.encoder.code_norm)
     own = own_values(base)

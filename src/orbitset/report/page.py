@@ -10,7 +10,7 @@ from orbitset.errors import RunError
 from orbitset.files import write_atomically
 from orbitset.pages import render
 from orbitset.protocols.contract import About
-from orbitset.protocols.exclusions import in_words
+from orbitset.protocols.exclusions import left_out_in_words
 from orbitset.report import blocks, figures, pictures, tables
 from orbitset.report.blocks import Block, Figures
 from orbitset.results.recorded import RecordedStudy, Training, read_recorded, read_training
@@ -210,7 +210,7 @@ def _how(page: _Page) -> str:
     config = page.first.config
     if excluded := getattr(config.evaluation, "exclude", None):
         label = page.protocol.label
-        texts.append(f"Left out are images of the same {label} {in_words(excluded)}.")
+        texts.append(f"Left out are images of the same {label} {left_out_in_words(excluded)}.")
     if getattr(config.encoder, "contrast", None) == "local":
         texts.append("Every encoder sees the local contrast of images; raw pixels are as they are.")
     if page.recorded is not None:

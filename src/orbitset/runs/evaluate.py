@@ -12,7 +12,7 @@ from orbitset.models.description import Input
 from orbitset.models.folder import read_description
 from orbitset.protocols import PairsSettings, raw_pixels
 from orbitset.protocols.contract import Numbers, Say, Scores, measured
-from orbitset.protocols.exclusions import Exclusion, in_words
+from orbitset.protocols.exclusions import Exclusion, left_out_in_words
 from orbitset.protocols.images import GroupedImages, decoding, grouping
 from orbitset.recipes.exclusions import excluded, requested_exclusions
 from orbitset.recipes.experiment import Experiment, read_experiment
@@ -26,10 +26,6 @@ from orbitset.runs.train import data_change
 from orbitset.training.fit import TrainConfig
 
 
-def _silent(message: str) -> None:
-    del message
-
-
 def evaluate_run(
     run: Run,
     numbers: Numbers | None = None,
@@ -37,7 +33,7 @@ def evaluate_run(
     data: str | None = None,
     options: OrbitOptions | None = None,
     device: str = "cpu",
-    say: Say = _silent,
+    say: Say = lambda message: None,
 ) -> list[dict[str, Any]]:
     """Rows for a trained encoder: what its protocol gives when it is evaluated anew, and the measures
     from outside that the run has. Models of grouped images are compared with raw pixels and with the
@@ -61,7 +57,7 @@ def evaluate_run(
         say(f"left out: {named(images.left_out)}")
     if isinstance(images, GroupedImages):
         exclude = getattr(config.evaluation, "exclude", ())
-        what = f"images of the same {images.label} {in_words(exclude)}" if exclude else "nothing"
+        what = f"images of the same {images.label} {left_out_in_words(exclude)}" if exclude else "nothing"
         say(f"{images.tested_on}; retrieval leaves out {what}")
     judge = Judge(config, build_protocol(config, images))
     encode = judge.encoding(model)

@@ -12,7 +12,7 @@ class Average:
     """The average a of what a model learns: a <- d a + (1 - d) w after each step.
 
     d = min(decay, (1 + step) / (10 + step)), so that a short training soon forgets the weights it began with.
-    Means and variances of normalisation layers are averaged as well; of counts the latest is taken. Without a
+    Means and variances of normalisation layers are averaged as well; counts are the latest ones. Without a
     `decay` there is no average. (torch's AveragedModel has no such warm-up, and waits for the GPU to count.)
 
     >>> net = nn.Linear(1, 1, bias=False)

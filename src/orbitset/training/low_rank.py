@@ -1,7 +1,7 @@
 """Low-rank additions to the linear layers of a transformer (LoRA, Hu et al. 2021): y = W x + b + up (down x),
 where W and b stay as they are. In the end up down is added to W, so that a plain network is kept.
 
-Of peft, which has the same among much else, two matrix products would be used; and it renames weights.
+peft has this too, but only two matrix products of it would be used, and it renames weights.
 
 Shapes: R the rank, I what a layer takes, O what it gives.
 """

@@ -1,7 +1,7 @@
 """Adam over the weights of a model and of its loss, some of which learn slower than the others.
 
-Parts are named by how the names of their weights begin; those of the loss begin with `loss.`. Of several
-names that fit, the longest counts.
+Parts are named by how the names of their weights begin; those of the loss begin with `loss.`. If several
+names fit, the longest counts.
 """
 
 import math

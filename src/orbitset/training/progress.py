@@ -158,9 +158,9 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def in_words(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """
-    >>> in_words(12), in_words(61), in_words(1500), in_words(40000)
+    >>> duration_in_words(12), duration_in_words(61), duration_in_words(1500), duration_in_words(40000)
     ('12 seconds', '61 seconds', '25 minutes', '11 hours')
     """
     for unit, length in (("hours", 3600), ("minutes", 60)):
