@@ -87,13 +87,13 @@ def erase(network: Encoder, directions_DR: Tensor) -> None:
     A tied decoder sees what it saw, but for these directions.
     """
     layer, norm = _code_layer(network)
-    directions_DR = directions_DR.to(layer.weight)
+    read_DR = erased_DR = directions_DR.to(layer.weight)
     if isinstance(norm, nn.BatchNorm1d):  # it scales every entry afterwards
         assert norm.running_var is not None
-        scale_D = norm.weight * (norm.running_var + norm.eps).rsqrt()
-        directions_DR = torch.linalg.qr(directions_DR / scale_D[:, None]).Q
+        scale_D1 = (norm.weight * (norm.running_var + norm.eps).rsqrt())[:, None]
+        read_DR, erased_DR = read_DR * scale_D1, erased_DR / scale_D1
     for entries in _linear_parts(layer, norm):
-        entries.sub_(directions_DR @ (directions_DR.T @ entries))
+        entries.sub_(erased_DR @ (read_DR.T @ entries))
 
 
 @contextmanager
