@@ -80,7 +80,7 @@ def test_images_of_low_confidence_are_left_out_if_asked_for(
     assert sorted(os.listdir(tmp_path / "up")) == ["1.png", "confidence.csv"]
     with pytest.raises(ConfigError, match="confidence of this model is not known"):
         rectify_to_folder(model, images, tmp_path / "other", min_confidence=0.01)
-    with pytest.raises(ConfigError, match="min_confidence is 2"):
+    with pytest.raises(ConfigError, match="minimum confidence is 2"):
         rectify_to_folder(knowing, images, tmp_path / "other", min_confidence=2)
 
 

@@ -91,9 +91,6 @@ def rectify(
     from orbitset.models.known import UNLIKE
     from orbitset.uses.embedding import CONFIDENCE, rectify_to_folder
 
-    if not 0 <= min_confidence <= 1:
-        raise ConfigError(f"--min-confidence is {min_confidence:g}; give a number from 0 to 1")
-
     with counting("rectifying", quiet) as counted:
         report = rectify_to_folder(
             load(model, device),

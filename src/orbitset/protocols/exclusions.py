@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from orbitset.datasets.observed import ObservedImages
-from orbitset.errors import ConfigError, DataError
+from orbitset.errors import ConfigError, DataError, count_of
 from orbitset.evaluation.exclusion import Near, Rule, Same
 
 _NUMBER = r"\d+(?:\.\d+)?"
@@ -121,10 +121,11 @@ def left_out_in_words(exclude: Sequence[str]) -> str:
     for near in exclusions:
         if not near.has_neighbours:
             continue
-        if near.steps:
-            how = f"up to {near.steps} step{'s' * (near.steps != 1)} away"
-        else:
-            how = f"nearer than {near.within:g}"
+        how = (
+            f"up to {count_of(near.steps, 'step')} away"
+            if near.steps
+            else f"nearer than {near.within:g}"
+        )
         around = near.around if near.around in (None, "circular") else f"period {near.around}"
         parts.append(f"{how} in {near.factor}" + (f" ({around})" if around else ""))
     return ", or ".join(parts)

@@ -13,7 +13,7 @@ from torch import Tensor
 from orbitset.datasets.observed import ObservedImages
 from orbitset.encoders import Encoder
 from orbitset.encoders.erasing import erase, put_back, telling_directions
-from orbitset.errors import DataError, check_choice
+from orbitset.errors import DataError, check_choice, count_of
 from orbitset.evaluation.factor_probe import probe_factor
 from orbitset.evaluation.score import Score
 from orbitset.protocols.contract import Encode
@@ -102,7 +102,7 @@ def _check(trained: ObservedImages, factor: str, label: str) -> None:
     values = value_N[value_N >= 0].unique()
     if len(values) < 2:
         raise DataError(
-            f"the images that are trained on have {len(values)} value{'s' * (len(values) != 1)} of {factor}, so that "
+            f"the images that are trained on have {count_of(len(values), 'value')} of {factor}, so that "
             "nothing tells what it does to codes; leave it out of --ignore"
         )
     pairs = torch.stack([value_N, trained.factors[label].cpu()], 1)[value_N >= 0].unique(dim=0)

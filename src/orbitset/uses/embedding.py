@@ -157,7 +157,9 @@ def rectify_to_folder(
     `min_confidence` are in that list alone.
     """
     if not 0 <= min_confidence <= 1:
-        raise ConfigError(f"min_confidence is {min_confidence}; give a number from 0 to 1")
+        raise ConfigError(
+            f"the minimum confidence is {min_confidence:g}; give a number from 0 to 1"
+        )
     if min_confidence:
         model.check_known()
     files = find_images(images, model.form)
