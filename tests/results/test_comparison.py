@@ -475,6 +475,15 @@ def test_observed_runs_of_other_splits_images_or_kinds_are_refused(tmp_path, run
         compare([one, runs[0]])
 
 
+def test_runs_with_and_without_augmentation_are_compared(tmp_path, small_faces):
+    plain = make_observed_run(tmp_path / "plain", small_faces(), 1)
+    config = small_faces("OT")
+    augmented = replace(config, orbits=config.observed.augmented(16))
+    compared = compare([plain, make_observed_run(tmp_path / "augmented", augmented, 2)])
+    assert [row.method for row in compared.rows] == ["OJ", "OT"] * 2
+    assert "orbits.affine.rotation_deg" in compared.differences
+
+
 def test_of_runs_with_other_measures_of_one_s_own_those_that_both_have_are_compared(tmp_path):
     one = make_run(tmp_path / "one", 1)
     other = make_run(tmp_path / "other", 2)

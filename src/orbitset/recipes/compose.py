@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,11 +95,11 @@ class Request:
                     raise ConfigError(f"{name} is {text!r}; give a number") from None
         return replace(self, **values, settings=()), settings
 
-    def check(self, settings: Mapping[str, str], method: str) -> None:
+    def check(self, settings: Mapping[str, str], methods: Sequence[str]) -> None:
         """Refuse what no images could make right, before any of them is looked at."""
         numbers = {"train.epochs": self.epochs, "seed": self.seed}
         texts = {name: str(number) for name, number in numbers.items() if number is not None}
-        check_settings({**settings, **texts}, method=method, protocol=self.protocol)
+        check_settings({**settings, **texts}, methods=methods, protocol=self.protocol)
         if self.init is not None:
             read_description(self.init)
         network = settings.get("encoder.backbone", self.encoder)
@@ -168,7 +168,8 @@ def compose(
     if stored is not None:
         config = stored
     else:
-        request.check(settings, method or "OJ")
+        defaults = ("OJ",) if request.source in RECIPES else (DEFAULT_METHOD, "OJ")
+        request.check(settings, defaults if method is None else (method,))
         source = _opened(request.source)
         opened = None if source is None else Opened(source)
         config, most_orbits = _of_source(opened, request, settings, method)

@@ -1,6 +1,6 @@
 """One training, described whole: what config.json holds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -208,7 +208,7 @@ class Experiment:
         if not getattr(self.loss, "shapes_codes", True) and not self.encoder.has_free_decoder:
             raise ConfigError(
                 "loss.shapes_codes is false, and the decoder has the encoder's weights, which change codes; "
-                "set encoder.decoder=free"
+                "set encoder.decoder=free or loss.shapes_codes=true"
             )
         if self.classify_weight and method.needs_labels:
             raise ConfigError(f"{self.method} learns from classes as it is; leave out the classes")
@@ -323,22 +323,24 @@ def protocol_named(name: str) -> type[Protocol]:
     return protocol
 
 
-def check_settings(settings: Mapping[str, str], *, method: str, protocol: str | None) -> None:
-    """Refuse settings that no training of a method has, and values that they never take, before anything is
-    known of the images. Code from outside the package that the names stand for is imported."""
+def check_settings(
+    settings: Mapping[str, str], *, methods: Sequence[str], protocol: str | None
+) -> None:
+    """Refuse settings that no training of these methods has, and values that they never take, before anything
+    is known of the images. Code from outside the package that the names stand for is imported."""
     named = [*PROTOCOLS.values()] if protocol is None else [protocol_named(protocol)]
-    loss = method_named(method).settings
+    kinds = [(method_named(method).settings, kind) for method in methods for kind in named]
     for name, text in settings.items():
         errors = []
-        for kind in named:
+        for loss, kind in kinds:
             orbits = ObservedConfig if kind.orbits == "observed" else OrbitConfig
             types = {"orbits": orbits, "loss": loss, "evaluation": kind.Settings}
             try:
                 check_setting(Experiment, name, text, types=types)
             except ConfigError as error:
                 errors.append(error)
-        if len(errors) == len(named):
-            with belonging(method=method, protocol=protocol or "one-shot"):
+        if len(errors) == len(kinds):
+            with belonging(method=methods[0], protocol=protocol or "one-shot"):
                 raise min(errors, key=lambda error: isinstance(error, UnknownSetting))
 
 

@@ -22,11 +22,12 @@ from orbitset.results.stopping import about, measures_of, scores_of
 from orbitset.run_folder import Run
 
 _PROTOCOL = (
-    "data:", "orbits.affine.", "orbits.photometric", "orbits.members:", "orbits.canvas_px:",
-    "orbits.is_colour:", "orbits.label:", "orbits.crops:", "orbits.on_problem:", "orbits.size_px:",
-    "orbits.min_members:", "video.", "protocol:", "evaluation.",
+    "data:", "orbits.members:", "orbits.canvas_px:", "orbits.is_colour:", "orbits.label:", "orbits.crops:",
+    "orbits.on_problem:", "orbits.size_px:", "orbits.min_members:", "video.", "protocol:", "evaluation.",
 )  # fmt: skip
 """How settings begin that say what is tested, and on what"""
+_CHANGES = ("orbits.affine", "orbits.photometric")
+"""How settings begin that make members of computed orbits, and change observed images in training alone"""
 _ABSENT = "–"
 """The value of a setting that a configuration does not have"""
 _SHORT = 32
@@ -175,7 +176,8 @@ def _grouped(runs: Sequence[Training], *, has_study: bool) -> list[_Group]:
                 f"of {runs[0].path} and {run.path} one has computed orbits and the other observed ones, "
                 "which are scored in different ways"
             )
-        changed = [text for text in differences(configs[0], config) if text.startswith(_PROTOCOL)]
+        tested = _PROTOCOL if config.is_observed else (*_PROTOCOL, *_CHANGES)
+        changed = [text for text in differences(configs[0], config) if text.startswith(tested)]
         if changed:
             is_split = has_study and any(text.startswith("evaluation.train:") for text in changed)
             raise ConfigError(
