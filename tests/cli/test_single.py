@@ -133,11 +133,13 @@ def test_shards_are_checked_trained_on_and_embedded(orbitset, fails, face_manife
     assert done.returncode == 1 and "48 orbits with 3 members each" in done.stdout
     assert "problem: row 145: faces-03.tar is empty: it has 0 bytes" in done.stdout
     assert sheet.read_text().count("<img") == 24 and "0000.png" in sheet.read_text()
+    assert ": 3 members" in sheet.read_text()
     split = ["--split", "session=1,2/3/4"]
     command = ["train", shards, *DESCRIBED, *split, *SMALL, "-q", "-o", run]
     fails(orbitset("train", shards, "-o", run), 2, "--orbit", "has person, session, view, light")
     fails(orbitset(*command, "--on-problem", "stop"), 1, "faces-03.tar is empty")
     done = orbitset(*command)
+    assert "top-1 retrieval\n" in done.stdout and "best on validation" not in done.stdout
     assert done.returncode == 0, done.stderr
     assert "left out: row 145: faces-03.tar is empty" in done.stderr
     done = orbitset("embed", run, shards, "-o", tmp_path / "codes.npy")
@@ -309,7 +311,10 @@ def test_a_folder_is_described_by_its_sub_folders(orbitset, things):
     small = ["--set", "encoder.channels=4", "--epochs", "1", "--out", things / "run"]
     done = orbitset("train", things / "products", *small)
     assert done.returncode == 0, done.stderr
-    assert "Each sub-folder is an orbit; its target is its medoid.\n" in done.stderr
+    assert (
+        "Each sub-folder is an orbit; its target is its medoid, the image nearest to its others.\n"
+        in done.stderr
+    )
     assert "Trained on 6 orbits (thing0, …), tested on 2 (thing3, thing6).\n" in done.stderr
     assert "retrieval leaves out" not in done.stderr and " members; 1 epoch\n" in done.stderr
 

@@ -73,7 +73,7 @@ def test_a_folder_is_looked_at_by_its_sub_folders(tmp_path):
     assert [problem["reason"] for problem in check.summary["problems"]] == [
         "its orbit (orbit c) has 1 member, 2 are needed"
     ]
-    assert [len(members) for members in check.orbits] == [2, 3, 1]
+    assert [len(members) for _, members in check.orbits] == [2, 3, 1]
     assert "the same file: b/2.png, b/3.png" in check.lines
     assert "not images: a/notes.txt" in check.lines
 

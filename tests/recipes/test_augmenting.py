@@ -34,7 +34,9 @@ def test_images_that_stay_their_own_are_augmented(tmp_path):
     composed = compose(Request(source=str(_things(tmp_path, _patches))))
     assert composed.config.observed.augmentation is not None
     said = str(composed)
-    assert "they change since 100% of half-augmented images are still nearest to an" in said
+    assert (
+        "why they change: 100% of sampled images, changed half as much, are nearest to an" in said
+    )
     plain = compose(Request(source=str(tmp_path), observed=OrbitOptions(augment=False)))
     assert plain.config.observed.augmentation is None and plain.why_augmented is None
 
@@ -42,7 +44,7 @@ def test_images_that_stay_their_own_are_augmented(tmp_path):
 def test_images_that_would_become_others_stay_as_they_are(tmp_path):
     composed = compose(Request(source=str(_things(tmp_path, _stripes))))
     assert composed.config.observed.augmentation is None
-    assert "images stay as they are in training: only " in str(composed)
+    assert "images do not change in training: only " in str(composed)
 
 
 def test_what_is_set_of_one_kind_of_change_is_all_that_changes(tmp_path):

@@ -276,10 +276,8 @@ def test_sub_folders_are_orbits_and_some_are_held_out_to_stop_by(things):
     parts = config.evaluation
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [17, 2, 5]
     assert config.keeps_best and config.train.patience == 3
-    assert "fewer if 3 evaluations retrieve validation images no better" in described_in_words(
-        config
-    )
-    assert "its target is its medoid" in described_in_words(config)
+    assert "fewer if 3 evaluations in a row bring no better score on" in described_in_words(config)
+    assert "target is its medoid" in described_in_words(config)
     images = open_images(config, "cpu")
     assert len(images.train) == 51 and images.image_shape == (3, 16)
     assert [problem.reason for problem in images.left_out] == [

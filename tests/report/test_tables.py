@@ -94,17 +94,19 @@ def test_codes_no_better_than_raw_pixels_are_named_by_measure():
     ]
     said = compared_with_baselines(rows, "54 test images of 9 orbits")
     assert said is not None and "0.100" not in said and "invariance" not in said
-    assert "raw pixels are as good in top-1 retrieval (0.500, OJ 0.500)" in said
-    better = "one-shot accuracy, on validation images (0.500, OJ 0.432)"
+    assert "raw pixels are as good in top-1 retrieval (OJ 0.500, raw pixels 0.500)" in said
+    better = "one-shot accuracy, on validation images (OJ 0.432, raw pixels 0.500)"
     assert f"raw pixels are better in {better}" in said
-    assert "OJ is better in verification AUC (0.500, OJ 0.600)" in said
+    assert "OJ is better in verification AUC (OJ 0.600, raw pixels 0.500)" in said
     assert said.endswith("; on 54 test images of 9 orbits")
 
 
 def test_codes_no_better_than_the_frozen_network_are_named():
     rows = [_row("pixels", mean=0.2), _row("frozen", mean=0.7), _row("IN", mean=0.6)]
     said = compared_with_baselines(rows)
-    assert said == "the frozen network is better in one-shot accuracy (0.700, IN 0.600)"
+    assert (
+        said == "the frozen network is better in one-shot accuracy (IN 0.600, frozen network 0.700)"
+    )
     assert compared_with_baselines([*rows[:2], _row("IN", mean=0.71)]) is None
 
 

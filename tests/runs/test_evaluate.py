@@ -195,7 +195,7 @@ def test_a_model_is_evaluated_on_other_images_of_a_folder(faces, others, face_ma
     said = []
     rows = evaluate_run(faces, data=str(others), say=said.append)
     found = {(row["method"], row["metric"]): row["mean"] for row in rows}
-    assert said[0] == "18 test images of 3 orbits; retrieval leaves out nothing"
+    assert said[0] == "18 test images of 3 orbits; for each query, retrieval leaves out no other image"
     again = orbitset.load(faces.path)
     paths = sorted(others.rglob("*.png"))
     codes, people = again.embed(paths), np.array([path.parent.name for path in paths])

@@ -9,7 +9,7 @@ import typer
 
 from orbitset.cli import options
 from orbitset.cli.model_options import Sheet, write_sheet
-from orbitset.errors import ConfigError, OrbitsetError
+from orbitset.errors import ConfigError, OrbitsetError, count_of
 
 if TYPE_CHECKING:
     from orbitset.datasets.inspect import Check
@@ -135,13 +135,13 @@ def _sheet(check: "Check", source: str) -> str:
     from orbitset.datasets.pictures import open_bytes
     from orbitset.search.sheet import SheetPicture, SheetRow, contact_sheet
 
-    files = dict(file for members in check.orbits for file in members)
+    files = dict(file for _, members in check.orbits for file in members)
     rows = [
         SheetRow(
-            f"{len(members)} members",
+            f"{name}: {count_of(len(members), 'member')}",
             [SheetPicture(Path(path), Path(path).name) for path, _ in members],
         )
-        for members in check.orbits
+        for name, members in check.orbits
     ]
 
     return contact_sheet(

@@ -261,8 +261,13 @@ def finish(
 def _say_results(
     run: "Run", results: dict[str, Any], page: Path, as_json: bool, *, has_model: bool
 ) -> None:
-    """Print the results of a training, and say what can be done with it."""
-    print_results(results, as_json)
+    """Print the results of a training, and say what can be done with it. Where one checkpoint was kept, the
+    table for people is of that one alone."""
+    shown = results
+    if has_model and not as_json and run.read_json("config.json")["train"].get("keep") == "best":
+        rows = [row for row in results["rows"] if not row["metric"].endswith("_stopped")]
+        shown = results | {"rows": rows}
+    print_results(shown, as_json)
     _say_notes(run, results, has_model=has_model)
     say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if has_model else ""))
     if stopped := results.get("stopped"):
@@ -344,6 +349,7 @@ def evaluate(
     """
     from orbitset.protocols import Numbers
     from orbitset.recipes.own_images import OrbitOptions
+    from orbitset.results.row import has_same_cosine
     from orbitset.run_folder import Run
     from orbitset.runs.evaluate import evaluate_run
 
@@ -358,6 +364,9 @@ def evaluate(
     rows = evaluate_run(
         Run(folder), numbers, data=data, options=options, device=find_device(device), say=say
     )
+    if not as_json and has_same_cosine(rows):
+        rows = [row for row in rows if not row["metric"].endswith("_cosine")]
+        say("cosine distances give the same scores")
     print_results({"rows": rows}, as_json)
 
 

@@ -205,10 +205,11 @@ def _text(results: dict[str, Any]) -> str:
     for method, result in found.items():
         own, trials = result["best"], result["trials"]
         epoch = "–" if own["epoch"] is None else f"{own['epoch']:.3g}"
-        lines += [
-            f"{method:<8} {own['value']:>6.3f} {trials[0]['value']:>7.3f} {len(trials):>7} {epoch:>9}",
-            f"  {_broken(shlex.join(own['options']))}",
-        ]
+        lines.append(
+            f"{method:<8} {own['value']:>6.3f} {trials[0]['value']:>7.3f} {len(trials):>7} {epoch:>9}"
+        )
+        if len(found) > 1 or not best["command"]:
+            lines.append(f"  {_broken(shlex.join(own['options']))}")
     trials = [trial for result in found.values() for trial in result["trials"]]
     num_best = sum(trial["value"] == best["value"] for trial in trials)
     if num_best > 1:

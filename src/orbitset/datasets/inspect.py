@@ -31,8 +31,8 @@ class Check:
     lines: tuple[str, ...]
     """For people"""
     is_sound: bool = True
-    orbits: tuple[tuple[tuple[str, ImageFile], ...], ...] = ()
-    """The members of the first few orbits, each with its path"""
+    orbits: tuple[tuple[str, tuple[tuple[str, ImageFile], ...]], ...] = ()
+    """The first few orbits: the values that their members share, and these, each with its path"""
 
     def beside(self, *lines: str, **files: Sequence[str]) -> "Check":
         """The same with further lines and lists of files; missing and unexpected ones are faults."""
@@ -64,8 +64,8 @@ def check_table(
     problems, members, orbits = [*usable.left_out], None, []
     if orbit is not None:
         problems += orbit_problems(usable, orbit, target)
-        orbits = list(usable.orbits(orbit).values())
-        counts = [len(places) for places in orbits]
+        orbits = list(usable.orbits(orbit).items())
+        counts = [len(places) for _, places in orbits]
         members = {
             "orbits": len(counts),
             "fewest": min(counts),
@@ -100,8 +100,11 @@ def check_table(
         **dict.fromkeys((*_FAULTS, *_WORDS), ()),
     }
     files = tuple(
-        tuple((str(table.root / usable.paths[at]), usable.file(at)) for at in places)
-        for places in orbits[:_MOST_NAMED]
+        (
+            ", ".join(values),
+            tuple((str(table.root / usable.paths[at]), usable.file(at)) for at in places),
+        )
+        for values, places in orbits[:_MOST_NAMED]
     )
     return Check(summary, tuple(lines), not problems, files)
 

@@ -88,7 +88,7 @@ def _fault(
         return "its path is empty"
     path = _plain(cells["path"])
     if PurePosixPath(path).is_absolute() or path.startswith("../") or _DRIVE.match(path):
-        return f"{_slashed(cells['path'])} leads out of {root}"
+        return f"{_slashed(cells['path'])} leads out of the folder of the manifest, {root}"
     if path in row_of:
         return f"{path} is in row {row_of[path]} already"
     row_of[path] = number

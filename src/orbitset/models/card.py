@@ -1,5 +1,6 @@
 """A model's card: what it takes, what it gives, what it was trained on and how good it is."""
 
+from orbitset.encoders.config import PAPERS
 from orbitset.models.description import Calibration, Description, Trained
 
 _CARD = """\
@@ -10,7 +11,7 @@ An image encoder learned from orbit sets, groups of images that show the same th
 - **Takes** images, fitted to {input}
 - **Gives** codes of {code_size} numbers, compared by squared Euclidean distance, and the rectified image: \
 the same thing in its canonical pose
-- **Learned from** {data}, method {method}, {images:,} images, seed {seed}{init}
+- **Learned from** {data}, method {method}, {images:,} images shown in training, seed {seed}{init}
 - **Network** {network}
 - **Id** {id}
 
@@ -39,7 +40,8 @@ def describe_card(about: Description) -> str:
     fitted = f"{size}x{size} px, {'colour' if input_.is_colour else 'grey'}"
     if input_.image_px is not None:
         fitted += f", in the middle of a black square of {input_.size_px} px"
-    network = encoder.backbone + " behind a spatial transformer" * about.network.has_transformer
+    network = "the paper's (vgg)" if encoder.backbone == PAPERS else encoder.backbone
+    network += " behind a spatial transformer" * about.network.has_transformer
     if encoder.contrast == "local":
         network += ", looks at local contrast"
     card = _CARD.format(

@@ -25,6 +25,8 @@ Measure = Callable[[Tensor, Tensor], float]
 Scores = Mapping[str, Score | float]
 """Scores by measure; a plain number is recorded without baselines"""
 Say = Callable[[str], None]
+FARS = (0.001, 0.01, 0.1)
+"""False accept rates at which `evaluate` gives the true accept rate"""
 MEASURES = {
     "accuracy": "one-shot accuracy",
     "accuracy_cosine": "one-shot accuracy, cosine",
@@ -33,6 +35,7 @@ MEASURES = {
     "top5": "precision among the nearest five",
     "map": "mean average precision",
     "eer": "equal error rate",
+    **{f"tar_at_far_{far}": f"true accept rate at {far:.1%} false accepts" for far in FARS},
     "nmi": "k-means NMI",
     "ari": "k-means ARI",
     "invariance": "invariance at ε = α",

@@ -27,6 +27,7 @@ from orbitset.evaluation.score import Score
 from orbitset.evaluation.verification import verify
 from orbitset.orbits.observed import group_orbits
 from orbitset.protocols.contract import (
+    FARS,
     About,
     Encode,
     Numbers,
@@ -45,7 +46,6 @@ MEASURES = ("auc", "top1", "accuracy")
 _STRIP_ROWS = 4
 _MISTAKES = 2
 _MOST_TSNE_POINTS = 2_600
-_FARS = (0.001, 0.01, 0.1)
 _TOP = 5
 _MOST_CALIBRATED = 4_000
 """Images on which thresholds are measured, at most"""
@@ -341,10 +341,10 @@ class Pairs(Protocol):
         with _scorable():
             for metric in get_args(Metric):
                 suffix = "" if metric == "euclidean" else f"_{metric}"
-                verified = verify(codes, metric=metric, fars=_FARS)
+                verified = verify(codes, metric=metric, fars=FARS)
                 scores[f"auc{suffix}"] = verified.auc
                 scores[f"eer{suffix}"] = verified.eer
-                for far in _FARS:
+                for far in FARS:
                     scores[f"tar_at_far_{far}{suffix}"] = verified.at(far).tar
                 retrieval = self.retrieved(codes, images, k=_TOP, metric=metric, whole_ranking=True)
                 scores[f"top1{suffix}"] = retrieval.precision_at(1)

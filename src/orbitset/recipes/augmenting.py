@@ -28,12 +28,13 @@ def with_augmentation(source: TableSource, config: Experiment) -> tuple[Experime
     """The experiment with augmentation if its training images bear it, and why, in words."""
     share = share_that_bears(source, config)
     orbits = config.observed
-    words = f"{share:.0%} of half-augmented images are still nearest to an image of the same {orbits.label}"
+    alike = f"nearest to an image of their {orbits.label}"
+    words = f"{share:.0%} of sampled images, changed half as much, are {alike}"
     if share < _ENOUGH:
-        return config, f"images stay as they are in training: only {words} (--augment changes them)"
+        return config, f"images do not change in training: only {words} (--augment changes them)"
     assert orbits.size_px is not None
     augmented = replace(config, orbits=orbits.augmented(orbits.size_px))
-    return augmented, f"they change since {words} (--no-augment leaves them as they are)"
+    return augmented, f"why they change: {words} (--no-augment leaves them as they are)"
 
 
 def share_that_bears(source: TableSource, config: Experiment) -> float:

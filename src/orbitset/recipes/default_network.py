@@ -49,6 +49,7 @@ def default_network(orbits: ObservedConfig) -> tuple[str | None, str]:
             return network.name, "the images are in colour, and its weights are at hand"
     first = OFFERED[0]
     return None, (
-        "no pretrained network is at hand, which usually gives better codes of photographs: "
+        "no weights of a pretrained network are on this machine\n"
+        "A pretrained network usually gives better codes of photographs; to fetch one: "
         f"pip install {first.library}; hf download {first.repository}"
     )

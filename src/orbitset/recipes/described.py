@@ -8,13 +8,21 @@ from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.length import described_length
 from orbitset.recipes.outside_loss import method_named
 
+_CHOSEN = {
+    "medoid": "its medoid, the image nearest to its others",
+    "first": "its first image",
+    "middle": "its middle image",
+}
+_LONGEST = 50
+"""Characters of a list of values that is printed whole"""
+
 
 def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
     """What was chosen, in words; `is_folder` says that orbits are the sub-folders of a folder."""
     orbits, evaluation = config.observed, config.evaluation
     target = orbits.canonical
     if orbits.target is None:
-        target = f"its {orbits.chosen}{'' if orbits.chosen == 'medoid' else ' member'}"
+        target = _CHOSEN[orbits.chosen]
     by = evaluation.split_by
     validation = f"{_few(evaluation.validation)} to validate, " if evaluation.validation else ""
     left_out = ""
@@ -30,11 +38,17 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
         f"an orbit shares {', '.join(orbits.orbit)}; its target is {target}",
         f"{by} {_few(evaluation.train)} to train, {validation}{_few(evaluation.test)} to test",
     ]
-    if is_folder and orbits.orbit == (by,):
+    if orbits.orbit == (by,):
+        each = (
+            "Each sub-folder is an orbit; its"
+            if is_folder
+            else f"Images of one {by} are an orbit; its"
+        )
+        each = "An orbit's" if by == "orbit" and not is_folder else each
         validated = f", validated on {_brief(evaluation.validation)}" if validation else ""
         trained = f"Trained on {_brief(evaluation.train, 'orbits ')}{validated}"
         parts = [
-            f"Each sub-folder is an orbit; its target is {target}.",
+            f"{each} target is {target}.",
             f"{trained}, tested on {_brief(evaluation.test)}.",
         ]
     lines = [
@@ -70,4 +84,9 @@ def _brief(values: Sequence[str], noun: str = "") -> str:
 
 
 def _few(values: Sequence[str]) -> str:
-    return ", ".join(values) if len(values) <= 6 else f"{', '.join(values[:5])} … ({len(values)})"
+    """
+    >>> _few(["1", "2"]), _few(["Alpro-Blueberry-Soyghurt", "Alpro-Fresh-Soy-Milk", "Anjou"])
+    ('1, 2', 'Alpro-Blueberry-Soyghurt, … (3)')
+    """
+    text = ", ".join(values)
+    return text if len(text) <= _LONGEST else f"{values[0]}, … ({len(values)})"

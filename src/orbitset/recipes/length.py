@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, count_of
 from orbitset.recipes.experiment import Experiment
 
 PATIENCE = 3
@@ -28,4 +28,5 @@ def described_length(config: Experiment) -> str:
     epochs = f"{train.epochs:g} epoch{'s' * (train.epochs != 1)}"
     if train.patience is None:
         return epochs
-    return f"at most {epochs}, fewer if {train.patience} evaluations retrieve validation images no better"
+    evaluations = count_of(train.patience, "evaluation")
+    return f"at most {epochs}, fewer if {evaluations} in a row bring no better score on validation images"

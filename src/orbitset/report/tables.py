@@ -21,7 +21,7 @@ _Words = Mapping[str, str]
 _SUFFIXES = {
     "_validation": ", on validation images",
     "_swapped": ", sides swapped",
-    "_stopped": ", stopped early on validation images",
+    "_stopped": ", at the evaluation that was best on validation images in this measure",
     "_cosine": ", cosine",
 }
 _TEST_NAMES = {
@@ -212,7 +212,7 @@ def compared_with_baselines(rows: Sequence[_Row], tested_on: str | None = None) 
     ...     {"method": "pixels", "metric": "top1", "mean": 0.71},
     ...     {"method": "OJ", "metric": "top1", "mean": 0.69},
     ... ], "54 test images"))
-    raw pixels are better in top-1 retrieval (0.710, OJ 0.690); on 54 test images
+    raw pixels are better in top-1 retrieval (OJ 0.690, raw pixels 0.710); on 54 test images
     """
     sentences = sum((_compared(rows, *baseline) for baseline in _FOR_NOTHING.items()), [])
     on = [f"on {tested_on}"] if tested_on else []
@@ -230,9 +230,10 @@ def _compared(rows: Sequence[_Row], baseline: str, name: str) -> list[str]:
             continue
         if not (math.isfinite(before) and math.isfinite(after)):
             continue
+        brief = name.rpartition(" ")[0].removeprefix("the ")
         who = f"{row['method']} is better in" if after > before else f"{name} better in"
         who = f"{name} as good in" if after == before else who
-        numbers = f"({before:.3f}, {row['method']} {after:.3f})"
+        numbers = f"({row['method']} {after:.3f}, {brief} {before:.3f})"
         parts.setdefault(who, []).append(f"{metric_name(row['metric'])} {numbers}")
     if not any(who.startswith(name) for who in parts):
         return []

@@ -81,3 +81,21 @@ def _validation_score(
     """The score on validation images; by top-1 where some record is older than the measure."""
     is_known = all(measure in other for other in records)
     return float(record[measure if is_known else "top1"]["va"][0])
+
+
+def has_same_cosine(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there are scores by cosine, too, and they print the same as Euclidean ones: codes on a sphere.
+
+    >>> rows = [{"method": "OJ", "metric": name, "mean": 0.5} for name in ("auc", "auc_cosine")]
+    >>> has_same_cosine(rows), has_same_cosine(rows[:1])
+    (True, False)
+    >>> has_same_cosine([rows[0], rows[1] | {"mean": 0.6}])
+    False
+    """
+    means = {(row["method"], row["metric"]): f"{row['mean']:.3f}" for row in rows if row["mean"]}
+    pairs = [
+        (mean, means.get((method, metric.removesuffix("_cosine"))))
+        for (method, metric), mean in means.items()
+        if metric.endswith("_cosine")
+    ]
+    return bool(pairs) and all(cosine == euclidean for cosine, euclidean in pairs)

@@ -57,8 +57,10 @@ def evaluate_run(
         say(f"left out: {named(images.left_out)}")
     if isinstance(images, GroupedImages):
         exclude = getattr(config.evaluation, "exclude", ())
-        what = f"images of the same {images.label} {left_out_in_words(exclude)}" if exclude else "nothing"
-        say(f"{images.tested_on}; retrieval leaves out {what}")
+        what = "no other image"
+        if exclude:
+            what = f"images of the same {images.label} {left_out_in_words(exclude)}"
+        say(f"{images.tested_on}; for each query, retrieval leaves out {what}")
     judge = Judge(config, build_protocol(config, images))
     encode = judge.encoding(model)
     scores = judge.protocol.evaluate_anew(encode, numbers or Numbers(), say)
