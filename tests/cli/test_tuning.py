@@ -160,7 +160,7 @@ def test_grouped_images_are_searched_and_the_best_is_a_command(
     ]
     done = orbitset("tune", face_manifest, *asked, *more)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("scored by top-1 retrieval on validation images\n")
+    assert done.stdout.startswith("scored by one-shot accuracy on validation images\n")
     command = done.stdout.split("best settings:\n\n")[1].replace("\\\n", " ")
     words = shlex.split(command)
     assert words[:3] == ["orbitset", "train", str(face_manifest)]
