@@ -196,6 +196,15 @@ def test_rectified_images_lie_in_the_same_sub_folders(model, photos, tmp_path):
         assert (tmp_path / "packed" / name).read_bytes() == same
 
 
+def test_a_decoder_that_gives_one_picture_is_noticed(build_model, photos, tmp_path, monkeypatch):
+    model = build_model()  # untrained: its pictures differ by less than can be seen
+    assert rectify_to_folder(model, [photos], tmp_path / "alike").are_alike
+    assert not rectify_to_folder(model, [photos / "ant" / "1.png"], tmp_path / "one").are_alike
+    copied = lambda images: ((images[:, 0] * 255).byte().numpy(), None)  # noqa: E731
+    monkeypatch.setattr(model, "rectify_and_assess", copied)
+    assert not rectify_to_folder(model, [photos], tmp_path / "copied").are_alike
+
+
 def test_names_that_come_twice_get_a_number_of_their_own(model, tmp_path):
     for at, name in enumerate(["a.png", "a.bmp", "a-2.bmp", "other/a.png"]):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)

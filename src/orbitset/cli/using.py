@@ -114,6 +114,10 @@ def rectify(
             f"(confidence below {UNLIKE:.0%}){left_out}: {out / CONFIDENCE}"
         )
     finish(as_json, content, lines, report.problems, report.ignored)
+    if report.are_alike:
+        say(
+            "note: all images were rectified to one picture: the decoder has learned too little; train longer"
+        )
     if report.unlike is None:
         say("confidence: not known, since an older version of orbitset trained the model")
 

@@ -38,6 +38,8 @@ T = TypeVar("T")
 CONFIDENCE = "confidence.csv"
 _BATCH = 32
 _MOST_NAMED = 8
+_ALIKE = 2
+"""Levels of 255 by which pictures differ that look the same"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Summary:
     """How many of the rectified images are unlike anything trained on; None where that is not known"""
     left_out: int = 0
     """How many were not written since their confidence is too low"""
+    are_alike: bool = False
+    """Whether several images were rectified, and all to one picture"""
 
     def check(self) -> "Summary":
         """An error if no image could be processed."""
@@ -181,9 +185,11 @@ def rectify_to_folder(
 
     problems, rows = list[Problem](), list[tuple[Any, ...]]()
     done = written = 0
+    extremes: list[np.ndarray] = []
     for places, (pixels, assessment) in _processed(
         table, model, rectify, problems, on_progress, cores=1
     ):
+        extremes = [bound([*extremes, *pixels], axis=0) for bound in (np.min, np.max)]
         confidence = np.ones(len(places))
         if assessment is not None:
             confidence = assessment.confidence
@@ -200,7 +206,8 @@ def rectify_to_folder(
     Summary(done, tuple(problems)).check()
     if rows:
         _write_confidence(lists[0], rows)
-    return Summary(written, tuple(problems), files.ignored, unlike, done - written)
+    are_alike = done > 1 and int(np.subtract(*extremes[::-1], dtype=int).max()) <= _ALIKE
+    return Summary(written, tuple(problems), files.ignored, unlike, done - written, are_alike)
 
 
 def _write_confidence(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
