@@ -105,8 +105,8 @@ def tune(
 ) -> None:
     """Choose settings by validation images, never by test images, and print them as a train command.
 
-    Settings of computed orbits are chosen by one-shot accuracy, those of grouped images by retrieval of
-    validation orbits, which needs no labels.
+    Settings are chosen by one-shot accuracy; for grouped images that is on validation orbits, which need no
+    class labels.
 
     Example: orbitset tune products/ --methods OJ,IN --trials 20
 

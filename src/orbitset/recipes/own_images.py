@@ -107,8 +107,8 @@ def observed_images(
     """Orbits are rows that share some factors, in a folder its sub-folders.
 
     If no option says what is held out, a column `split` does; without that a part of the labels is held out
-    at random, or of the orbits where there are no labels. The checkpoint is then the one that retrieves the
-    orbits of another part best. Where labels are few, only a pretrained network has such a part; its codes
+    at random, or of the orbits where there are no labels. The checkpoint is then the one that scores
+    best on another part. Where labels are few, only a pretrained network has such a part; its codes
     are kept as they are if training does not improve them. Settings of orbits are heeded, since other choices
     depend on them.
     """

@@ -69,7 +69,7 @@ def begin_with_features(
 ) -> None:
     """Make codes that are smaller than the features of a pretrained network their principal components.
 
-    They are whitened if that retrieves validation images better. The features are scored as well, since they
+    They are whitened if that scores better on validation images. The features are scored as well, since they
     are what the training has to beat.
     """
     network = without_transformer(model)
