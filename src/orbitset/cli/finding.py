@@ -240,4 +240,6 @@ def classify(
             "examples": "the threshold that best separates the examples of different classes",
             "calibration": "the model's own threshold at a false accept rate of 5 %",
         }[result.rejects_by]
-        say(f"\n– means farther than {result.reject_above:.4g} from every class: {source}")
+        say(
+            f"\nimages farther than {result.reject_above:.4g} from every class get none (–): {source}"
+        )

@@ -101,8 +101,8 @@ class Calibration:
             return ""
         needed = ", ".join(f"{round(1 / p.far):,} for {p.far:.1%}" for p in self.points)
         return (
-            f"The thresholds rest on {self.different:,} pairs of different things. A false accept rate "
-            f"needs at least its inverse: {needed}."
+            f"The thresholds rest on {self.different:,} pairs of different things. To measure a false "
+            f"accept rate takes at least its inverse in pairs: {needed}."
         )
 
     def at(self, far: float) -> Point:
