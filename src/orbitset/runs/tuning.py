@@ -2,9 +2,10 @@
 
 A trial is one or several runs in trials/METHOD/NNN/seed-S that never look at a test image. Its value is the
 best score on validation images, averaged over its seeds, at any evaluation after the first step; the epoch of
-that is kept with it. The score is the protocol's, `About.kept_by` or its first measure. With one seed a search also finds settings that only that seed likes.
-The first trial of a method has the recipe's own settings, so that the best is never worse. A trial that
-diverged counts, with the value 0: no method gets more tries for failing.
+that is kept with it. The score is the protocol's, `About.kept_by` or its first measure. With one seed a
+search also finds settings that only that seed likes. The first trial of a method has the recipe's own
+settings, so that the best is never worse. A trial that diverged counts, with the value 0: no method gets more
+tries for failing.
 """
 
 import json
