@@ -390,7 +390,7 @@ def test_shards_are_looked_at_before_anyone_trains(two_shards, pack):
     check = open_source(str(two_shards)).check(canonical="view=0", orbit=["orbit"])
     assert check.is_sound and check.summary["sizes"] == {"6x8": 12}
     assert check.summary["orbits"] == {"orbits": 4, "fewest": 3, "median": 3, "most": 3}
-    with open_bytes(file_at(check.orbits[0][1][0])) as file:
+    with open_bytes(file_at(check.orbits[0][1][1][0])) as file:
         assert file.read() == picture(1)
     pack(("a.png", picture(0)), ("b.cls", b"1"), name="shards/train-02.tar")
     check = open_source(str(two_shards)).check()
