@@ -4,6 +4,7 @@ from torch import nn
 
 from orbitset.encoders import BackboneEncoder, EncoderConfig
 from orbitset.encoders.backbone import check_restorable
+from orbitset.encoders.standardised import Standardised
 from orbitset.errors import ConfigError
 
 
@@ -78,6 +79,12 @@ def test_layers_without_a_size_are_refused():
 def test_what_gives_no_vector_for_an_image_is_refused(found, word):
     with pytest.raises(ConfigError, match=word):
         BackboneEncoder(_Gives(found), size_px=16)
+
+
+def test_a_network_behind_its_standardisation_is_called_by_its_own_name():
+    network = Standardised(_Gives(lambda images: images.view(7, 7)), [0.5], [0.2])
+    with pytest.raises(ConfigError, match="^_Gives does not take images"):
+        BackboneEncoder(network, size_px=16)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from orbitset.encoders.config import Head, Statistics
 from orbitset.encoders.contrast import Contrast, build_contrast
 from orbitset.encoders.free_decoder import FreeDecoder
 from orbitset.encoders.rectifying import check_images
+from orbitset.encoders.standardised import Standardised
 from orbitset.errors import ConfigError
 from orbitset.precision import at_least_float32
 
@@ -145,7 +146,8 @@ def _features(backbone: nn.Module, images: Tensor) -> Tensor:
 
 def _num_features(backbone: nn.Module, contrast: nn.Module, in_channels: int, size_px: int) -> int:
     """How many features the backbone gives, after checks of all that could go wrong later."""
-    name, was_training = type(backbone).__name__, backbone.training
+    named = backbone.network if isinstance(backbone, Standardised) else backbone
+    name, was_training = type(named).__name__, backbone.training
     if any(map(is_lazy, backbone.parameters())):
         raise ConfigError(f"{name} has layers without a size; give them one instead of lazy ones")
     state = copy.deepcopy(backbone.state_dict())

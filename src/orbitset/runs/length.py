@@ -132,7 +132,8 @@ def shortened(config: Experiment, images: Images, pace: Pace, seconds: float) ->
     if steps < 1:
         needed = pace.after_s + 2 * pace.evaluation_s + pace.step_s / _CAREFUL - seconds
         raise ConfigError(
-            f"the time is too short: {pace}; give at least {math.ceil(needed / 6) / 10:g} minutes more"
+            f"the time is too short: {pace}, a model and a report {pace.after_s:.2g} s; give at least "
+            f"{math.ceil(needed / 6) / 10:g} minutes more"
         )
     epochs = images.batches.images_before(steps) / images.batches.images_per_epoch
     train = replace(config.train, epochs=epochs, evaluations=num, evaluate_at=())
