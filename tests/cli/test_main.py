@@ -313,7 +313,7 @@ def test_odd_values_are_refused_without_a_traceback(orbitset, fails, finished, t
 
 WRONG = {
     "--set loss.margin=abc": "loss.margin is 'abc'; give a number",
-    "--set loss.margn=1": "did you mean loss.margin?",
+    "--set loss.temperatur=1": "did you mean loss.temperature?",
     "--set loss.margin": "write it as name=value",
     "--method OE --set loss.discriminate_weight=2": "belongs to OJ and OT",
     "--method XX": "method is 'XX'",
