@@ -149,7 +149,7 @@ def in_short() -> str:
     head = ["method", "affine MNIST: one-shot, (paper) where it has one"]
     head += [f"{name}: {MEASURES[metric]}" for name, metric in columns[1:]]
     lines = []
-    for label in ("pixels", "OJ", "OT", "OE", "EX", "AE", "ST"):
+    for label in ("pixels", "OJ", "OT", "OE", "ST"):
         cells = [f"{rows[name, label, metric]['mean']:.2f}" for name, metric in columns]
         paper = rows["affine-mnist", label, "accuracy"]["paper"]
         cells[0] += "" if paper is None else f" ({paper:.2f})"
