@@ -109,7 +109,7 @@ def search(
     with counting("queries", quiet) as counted:
         answers, problems = search_index(loaded, index, queries, k=k, on_progress=counted)
     write_sheet(sheet, lambda: search_sheet(loaded, answers))
-    found = [
+    matches_by_query = [
         {"query": answer.query, "matches": [asdict(match) for match in answer.matches]}
         for answer in answers
     ]
@@ -117,7 +117,7 @@ def search(
     for answer in answers:
         lines.append(answer.query)
         lines += [f"  {match.distance:>10.4g}  {match.path}" for match in answer.matches]
-    finish(as_json, {"answers": found}, lines, problems)
+    finish(as_json, {"answers": matches_by_query}, lines, problems)
 
 
 def dedupe(

@@ -263,11 +263,11 @@ def _say_results(
 ) -> None:
     """Print the results of a training, and say what can be done with it. Where one checkpoint was kept, the
     table for people is of that one alone."""
-    shown = results
+    of_kept_checkpoint = results
     if has_model and not as_json and run.read_json("config.json")["train"].get("keep") == "best":
         rows = [row for row in results["rows"] if not row["metric"].endswith("_stopped")]
-        shown = results | {"rows": rows}
-    print_results(shown, as_json)
+        of_kept_checkpoint = results | {"rows": rows}
+    print_results(of_kept_checkpoint, as_json)
     _say_notes(run, results, has_model=has_model)
     say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if has_model else ""))
     if stopped := results.get("stopped"):

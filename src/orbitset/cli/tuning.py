@@ -177,19 +177,21 @@ def _search(request: "Request", methods: str | None, numbers: Mapping[str, int |
         if chosen.count(method) > 1:
             raise ConfigError(f"{method} is named twice; name every method once")
     bases = {method: searched_config(replace(request, method=method)) for method in chosen}
-    given: dict[str, Any] = {n: number for n, number in numbers.items() if number is not None}
+    length_and_seeds: dict[str, Any] = {
+        n: number for n, number in numbers.items() if number is not None
+    }
     if next(iter(bases.values())).is_observed:
-        given.setdefault("images", None)
+        length_and_seeds.setdefault("images", None)
     arguments = [str(request.source), *request.observed.arguments]
     if request.encoder is not None:
         arguments += ["--encoder", request.encoder]
-    if given.get("seed"):
-        arguments += ["--seed", str(given["seed"])]
+    if length_and_seeds.get("seed"):
+        arguments += ["--seed", str(length_and_seeds["seed"])]
     arguments += [part for setting in request.settings for part in ("--set", setting)]
     fixed = list(parse_settings(request.settings))
     if request.observed.augment is not None:
         fixed += ["orbits.affine", "orbits.photometric"]
-    return Search(bases=bases, fixed=tuple(fixed), arguments=tuple(arguments), **given)
+    return Search(bases=bases, fixed=tuple(fixed), arguments=tuple(arguments), **length_and_seeds)
 
 
 def _text(results: dict[str, Any]) -> str:
@@ -197,20 +199,20 @@ def _text(results: dict[str, Any]) -> str:
     whole command of the best method."""
     from orbitset.protocols.contract import MEASURES
 
-    found = results["methods"]
-    best = max((result["best"] for result in found.values()), key=lambda best: best["value"])
+    by_method = results["methods"]
+    best = max((result["best"] for result in by_method.values()), key=lambda best: best["value"])
     words = MEASURES.get(best["measure"], best["measure"])
     lines = [f"scored by {words} on validation images"] if words else []
     lines.append(f"{'method':<8} {'best':>6} {'recipe':>7} {'trials':>7} {'at epoch':>9}")
-    for method, result in found.items():
+    for method, result in by_method.items():
         own, trials = result["best"], result["trials"]
         epoch = "–" if own["epoch"] is None else f"{own['epoch']:.3g}"
         lines.append(
             f"{method:<8} {own['value']:>6.3f} {trials[0]['value']:>7.3f} {len(trials):>7} {epoch:>9}"
         )
-        if len(found) > 1 or not best["command"]:
+        if len(by_method) > 1 or not best["command"]:
             lines.append(f"  {_broken(shlex.join(own['options']))}")
-    trials = [trial for result in found.values() for trial in result["trials"]]
+    trials = [trial for result in by_method.values() for trial in result["trials"]]
     num_best = sum(trial["value"] == best["value"] for trial in trials)
     if num_best > 1:
         note = (

@@ -243,7 +243,7 @@ class GroupedImages:
         return Labelled(torch.cat(codes), images.factors[self.label].to(codes[0].device))
 
     def to_input(self, images: Tensor) -> Tensor:
-        """What the network is shown: float32 between 0 and 1, on the device."""
+        """The input of the network: float32 between 0 and 1, on the device."""
         return images.to(self.device).float().div_(255)
 
     def rectify(self, model: Encoder, images: Tensor) -> Tensor:
