@@ -31,7 +31,7 @@ OFFERED = (
     Offered(f"{TIMM}tf_efficientnet_lite0.in1k", "timm", "timm/tf_efficientnet_lite0.in1k"),
     Offered(f"{HF}facebook/dinov2-small", "transformers", "facebook/dinov2-small"),
 )
-"""The first was compared with training from random weights on the development sets (docs/results.md)."""
+"""The first has the weights that were compared on the development sets (docs/log.md)."""
 _LEAST_PX = 64
 
 

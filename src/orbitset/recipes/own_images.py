@@ -29,7 +29,7 @@ from orbitset.training.fit import TrainConfig
 
 T = TypeVar("T")
 DEFAULT_METHOD = "IN+R"
-"""Of the methods that also rectify, the best on the development sets (docs/results.md)"""
+"""It also rectifies, and is level with OJ or ahead of it in AUC on the development sets (docs/log.md)"""
 IMAGES, _MOST_EPOCHS = 200_000, 100
 """The length of a training, whichever is less"""
 _TESTED_SHARE, _FEWEST_LABELS = 0.2, 4
