@@ -136,6 +136,7 @@ def composed(job: Job, manifest: Path) -> Any:
 def scores(job: Job, manifest: Path, device: str) -> dict[str, Any]:
     """Train one job and give its scores on validation and test things."""
     from orbitset.protocols import raw_pixels
+    from orbitset.protocols.contract import About
     from orbitset.results.row import best
     from orbitset.run_folder import Run
     from orbitset.runs.prepare import Judge, build_protocol, open_images
@@ -156,7 +157,8 @@ def scores(job: Job, manifest: Path, device: str) -> dict[str, Any]:
         progress = _noting()
         train(config, run, device=device, source=made.source, progress=progress)
         records = run.records()
-        kept_by = "top1"
+        about = About.from_json(run.read_json("results.json")["protocol"])
+        kept_by = about.kept_by or next(iter(about.measures))
         last = (
             best(records, kept_by, is_begun=config.begins_useful)
             if config.keeps_best
