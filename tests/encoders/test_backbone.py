@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -167,14 +168,26 @@ class _Noting(nn.Module):
 def test_a_network_that_cannot_be_kept_is_refused(kind, word):
     model, again = (BackboneEncoder(kind(), size_px=16, code_size=4) for _ in range(2))
     with pytest.raises(ConfigError, match=word):
-        check_restorable(model, again, torch.rand(2, 1, 16, 16))
+        check_restorable(model, lambda: again, torch.rand(2, 1, 16, 16))
+
+
+def test_another_network_is_made_only_where_one_holds_more_than_its_weights():
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5))
+    model, others = BackboneEncoder(net, size_px=16, code_size=4), []
+    images = torch.rand(2, 1, 16, 16)
+    check_restorable(model, lambda: others.append(model) or model, images)
+    assert not others
+    net.constants = {"means": [torch.ones(1)]}
+    check_restorable(model, lambda: others.append(model) or model, images)
+    assert others == [model]
 
 
 def test_a_network_that_its_weights_bring_back_can_be_kept():
     nets = (nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5)) for _ in range(2))
     model, again = (BackboneEncoder(net, size_px=16, code_size=4) for net in nets)
+    model.backbone.constant = again.backbone.constant = [torch.ones(1)]
     model(torch.rand(4, 1, 16, 16))
-    check_restorable(model, again, torch.rand(2, 1, 16, 16))
+    check_restorable(model, lambda: again, torch.rand(2, 1, 16, 16))
     assert model.training
 
 
@@ -195,7 +208,8 @@ def test_a_network_that_gives_nan_with_its_weights_can_be_kept():
     pair = [BackboneEncoder(Lost(), size_px=16, code_size=4) for _ in range(2)]
     with torch.no_grad():
         pair[0].code.bias.fill_(torch.nan)
-    check_restorable(*pair, torch.rand(2, 1, 16, 16))
+    pair[0].backbone.constants = {"one": np.ones(1)}
+    check_restorable(pair[0], lambda: pair[1], torch.rand(2, 1, 16, 16))
 
 
 def test_the_decoder_begins_at_half_sizes_rounded_up():
@@ -207,11 +221,11 @@ def test_codes_that_differ_a_little_are_noticed():
     class Scaled(nn.Module):
         def __init__(self, factor):
             super().__init__()
-            self.factor = factor
+            self.factor = torch.tensor(factor)
 
         def forward(self, images):
             return self.factor * images.flatten(1)
 
     model, again = (BackboneEncoder(Scaled(f), size_px=16, code_size=4) for f in (1.0, 1.02))
     with pytest.raises(ConfigError, match="other codes"):
-        check_restorable(model, again, torch.rand(2, 1, 16, 16))
+        check_restorable(model, lambda: again, torch.rand(2, 1, 16, 16))

@@ -83,6 +83,13 @@ def _frozen(manifest, people):
     return {"auc": float(auc), "top1": float((label[nearest] == label).double().mean())}
 
 
+def test_a_network_of_your_own_is_constructed_once(train):
+    train("--method", "OT")
+    from known_net import Known
+
+    assert Known.constructed == 1
+
+
 @pytest.mark.parametrize("method", ["OT", "OJ"])
 def test_before_training_codes_retrieve_as_the_frozen_network_does(train, face_manifest, method):
     run, _ = train("--method", method)

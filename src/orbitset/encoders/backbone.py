@@ -7,9 +7,10 @@ Shapes: N images of C x S x S, F features, D code entries.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -116,8 +117,12 @@ class BackboneEncoder(nn.Module):
         check_images(images, self.in_channels, self.size_px)
 
 
-def check_restorable(network: nn.Module, again: nn.Module, images: Tensor) -> None:
-    """Refuse a network that its saved weights do not restore. `again` is a new one, which gets them."""
+def check_restorable(network: nn.Module, build: Callable[[], nn.Module], images: Tensor) -> None:
+    """Refuse a network that its saved weights do not restore.
+
+    Weights are all that most networks hold. For one with other tensors, `build` makes another network, which
+    must give the same codes with the same weights.
+    """
     state = network.state_dict()
     name = type(getattr(network, "backbone", network)).__name__
     odd = [key for key, value in state.items() if not isinstance(value, Tensor)]
@@ -126,6 +131,9 @@ def check_restorable(network: nn.Module, again: nn.Module, images: Tensor) -> No
     if odd or len(set(places)) < len(places):
         what = f"has {odd[0]}, which is no tensor" if odd else "uses one tensor under two names"
         raise ConfigError(f"{name} cannot be kept: among its weights it {what}")
+    if not _holds_other_tensors(network):
+        return
+    again = build()
     again.load_state_dict(state)
     was_training = network.training
     with torch.no_grad():
@@ -136,6 +144,27 @@ def check_restorable(network: nn.Module, again: nn.Module, images: Tensor) -> No
             f"{name} cannot be kept: with the same weights it gives other codes; make all that it draws or "
             "counts a parameter or a buffer"
         )
+
+
+def _holds_other_tensors(network: nn.Module) -> bool:
+    """Whether it holds tensors, or arrays of numpy, that are not among its weights."""
+    if {name for name, _ in network.named_buffers()} - network.state_dict().keys():
+        return True
+    usual = vars(nn.Module()).keys()
+    return any(
+        _has_tensor(value)
+        for module in network.modules()
+        for name, value in vars(module).items()
+        if name not in usual
+    )
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if isinstance(value, list | tuple):
+        return any(map(_has_tensor, value))
+    return isinstance(value, Tensor | np.ndarray)
 
 
 def _features(backbone: nn.Module, images: Tensor) -> Tensor:

@@ -104,20 +104,23 @@ def build_model(config: Experiment, images: Images | GroupedImages) -> Encoder:
     """The untrained network: its weights depend on the seed alone."""
     in_channels, size_px = images.image_shape
 
-    def build(encoder: EncoderConfig) -> Encoder:
-        return build_encoder(
-            encoder,
-            in_channels=in_channels,
-            size_px=size_px,
-            has_transformer=config.has_transformer,
+    def build(encoder: EncoderConfig, purpose: str = "model") -> Encoder:
+        return _seeded(
+            purpose,
+            config.seed,
+            lambda: build_encoder(
+                encoder,
+                in_channels=in_channels,
+                size_px=size_px,
+                has_transformer=config.has_transformer,
+            ),
         )
 
-    model = _seeded("model", config.seed, lambda: build(config.encoder))
+    model = build(config.encoder)
     if config.encoder.is_imported:  # libraries keep all in their weights
         plain = replace(config.encoder, is_pretrained=False)
-        again = _seeded("another model", config.seed, lambda: build(plain))
-        shape = (2, in_channels, size_px, size_px)
-        check_restorable(model, again, torch.rand(shape, generator=stream("restorable")))
+        images_NCSS = torch.rand((2, *images.image_shape, size_px), generator=stream("restorable"))
+        check_restorable(model, lambda: build(plain, "another model"), images_NCSS)
     return model
 
 
