@@ -15,9 +15,10 @@ T = TypeVar("T")
 
 
 class UnknownSetting(ConfigError):
-    """A setting that a configuration does not have; `name` is its dotted name."""
+    """A setting that a configuration does not have; `name` is its dotted name, `known` is what there is."""
 
     name: str
+    known: list[str]
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -276,15 +277,30 @@ def _is_group(hint: Any) -> bool:
     return any(dataclasses.is_dataclass(kind) for kind in typing.get_args(hint))
 
 
+def nearest_setting(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant: one of the same group, else one that ends alike.
+
+    >>> nearest_setting("loss.margn", ["loss.memory", "loss.margin", "orbits.margin"])
+    'loss.margin'
+    """
+    known, group = list(known), f"{name.rpartition('.')[0]}."
+    outer = [other for other in known if name.startswith(f"{other}.")]
+    if outer:
+        return outer[0]
+    siblings = {other.removeprefix(group): other for other in known if other.startswith(group)}
+    ends = {other.rpartition(".")[2]: other for other in reversed(known)}
+    for names in (siblings, ends):
+        if near := difflib.get_close_matches(name.rpartition(".")[2], names, n=1):
+            return names[near[0]]
+    return None
+
+
 def _unknown(name: str, known: list[str], *, off: str | None = None) -> UnknownSetting:
     """The error about a name that is none of the known ones; `off` names a group of settings that is null."""
-    ends = {leaf.rsplit(".", 1)[-1]: leaf for leaf in reversed(known)}
-    near = difflib.get_close_matches(name, known, n=1) or [
-        ends[end] for end in difflib.get_close_matches(name.rsplit(".", 1)[-1], ends, n=1)
-    ]
+    near = nearest_setting(name, known)
     error = UnknownSetting(
         f"there is no setting {name!r}{f': {off} is null' if off else ''}",
-        hint=f"did you mean {near[0]}?" if near else f"settings are {', '.join(known)}",
+        hint=f"did you mean {near}?" if near else f"settings are {', '.join(known)}",
     )
-    error.name = name
+    error.name, error.known = name, known
     return error

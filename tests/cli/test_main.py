@@ -318,7 +318,7 @@ WRONG = {
     "--method OE --set loss.discriminate_weight=2": "belongs to OJ and OT",
     "--method XX": "method is 'XX'",
     "--protocol pair": "protocol is 'pair'",
-    "--epochs 0": "--epochs is 0; give a number above 0",
+    "--epochs 0": "--epochs is 0; give a finite number above 0",
     "--set train.epochs=0": "train.epochs is 0.0; give a number above 0",
     "--set train.warmup_steps=-1": "train.warmup_steps is -1; give at least 0",
     "--set train.schedule=cosin": "did you mean cosine?",
@@ -416,7 +416,9 @@ def test_a_check_says_how_long_a_training_takes(orbitset, fails, face_manifest):
     assert re.match(r"training would show [\d,]+ images: about .* besides its evaluations", length)
     assert command.startswith("next: orbitset train")
     fails(
-        orbitset("train", face_manifest, "--minutes", 0), 2, "--minutes is 0; give a number above 0"
+        orbitset("train", face_manifest, "--minutes", 0),
+        2,
+        "--minutes is 0; give a finite number above 0",
     )
 
 

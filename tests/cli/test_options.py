@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import orbitset
-from orbitset.cli.options import method_or_loss
+from orbitset.cli.options import check_length, method_or_loss
 from orbitset.config import to_dict, with_settings
 from orbitset.errors import ConfigError, RunError
 from orbitset.recipes.affine_images import affine_digits
@@ -255,3 +255,12 @@ def test_a_method_and_a_loss_may_name_the_same():
     assert method_or_loss(None, None) is None
     with pytest.raises(ConfigError, match="--method OJ and --loss my:loss contradict each other"):
         method_or_loss("OJ", "my:loss")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0, 0.0])
+def test_a_length_is_a_finite_number_above_zero(value):
+    words = f"is {value:g}; give a finite number above 0"
+    with pytest.raises(ConfigError, match=f"--minutes {words}"):
+        check_length(None, value)
+    with pytest.raises(ConfigError, match=f"--epochs {words}"):
+        check_length(value, None)

@@ -90,6 +90,13 @@ def test_what_belongs_to_nobody_is_left_to_the_nearest_name(name):
         compose(Request(source="affine-digits", method="OT", settings=(f"{name}=1",)))
 
 
+@pytest.mark.parametrize("name", ["loss.margn", "los.margin", "orbits.margin"])
+def test_a_misspelt_setting_of_other_methods_is_suggested_with_them(name):
+    with pytest.raises(ConfigError, match=f"there is no setting '{name}'") as info:
+        compose(Request(source="affine-digits", method="IN", settings=(f"{name}=1",)))
+    assert info.value.hint == "did you mean loss.margin, which belongs to OJ, OT and ST?"
+
+
 def test_other_errors_pass():
     with pytest.raises(ConfigError, match="^too low$"), belonging(method="OT"):
         raise ConfigError("too low")

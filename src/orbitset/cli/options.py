@@ -1,6 +1,7 @@
 """What the commands share: options of the same meaning, and how they print and fail."""
 
 import json
+import math
 import re
 import sys
 import textwrap
@@ -224,8 +225,8 @@ def check_flags(resume: bool, overwrite: bool) -> None:
 
 def check_length(epochs: float | None, minutes: float | None) -> None:
     for name, value in (("--epochs", epochs), ("--minutes", minutes)):
-        if value is not None and not value > 0:
-            raise ConfigError(f"{name} is {value:g}; give a number above 0")
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{name} is {value:g}; give a finite number above 0")
 
 
 def print_results(results: dict[str, Any], as_json: bool) -> None:

@@ -1,10 +1,11 @@
 """Settings that a training does not use are refused with a sentence that says what they belong to."""
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 
-from orbitset.config import UnknownSetting
+from orbitset.config import UnknownSetting, nearest_setting
 from orbitset.datasets.segments import VideoConfig
 from orbitset.errors import ConfigError
 from orbitset.orbits.computed import OrbitConfig
@@ -32,22 +33,46 @@ def belonging(
     except UnknownSetting as error:
         name = prefix + error.name
         group, _, rest = name.partition(".")
+        group, setting = group.removesuffix("_settings"), rest.partition(".")[0]
         orbits = "observed orbits" if is_observed else "computed orbits"
-        users: dict[str, tuple[str, Mapping[str, type]]] = {
-            "loss": (base_name(method), {name: row.settings for name, row in METHODS.items()}),
-            "evaluation": (protocol, {name: kind.Settings for name, kind in PROTOCOLS.items()}),
-            "orbits": (orbits, {"computed orbits": OrbitConfig, "observed orbits": ObservedConfig}),
-            "video": ("a training on images", {"videos": VideoConfig}),
-        }
-        own, known = users.get(group.removesuffix("_settings"), ("", {}))
-        setting = rest.partition(".")[0]
-        owners = [
-            owner
-            for owner, settings in known.items()
-            if setting in {field.name for field in fields(settings)}
-        ]
-        if not owners or own in owners:
+        own = {
+            "loss": base_name(method),
+            "evaluation": protocol,
+            "orbits": orbits,
+            "video": "a training on images",
+        }.get(group, "")
+        owners_by_name = _owners()
+        owners = owners_by_name.get(f"{group}.{setting}", [])
+        if own in owners:
             raise
+        if not owners:
+            known = [prefix + name for name in error.known]
+            near = nearest_setting(name, [*known, *owners_by_name])
+            if near is None or near in known:
+                raise
+            hint = f"did you mean {near}, which belongs to {_listed(owners_by_name[near])}?"
+            raise ConfigError(error.message, hint=hint) from None
         user = {orbits: f"a training on {orbits}", base_name(method): method}.get(own, own)
-        listed = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
-        raise ConfigError(f"{user} does not use {name}, which belongs to {listed}") from None
+        raise ConfigError(
+            f"{user} does not use {name}, which belongs to {_listed(owners)}"
+        ) from None
+
+
+def _owners() -> dict[str, list[str]]:
+    """The methods, protocols or kinds of orbits that have a setting, by its name."""
+    groups: dict[str, dict[str, type]] = {
+        "loss": {name: row.settings for name, row in METHODS.items()},
+        "evaluation": {name: kind.Settings for name, kind in PROTOCOLS.items()},
+        "orbits": {"computed orbits": OrbitConfig, "observed orbits": ObservedConfig},
+        "video": {"videos": VideoConfig},
+    }
+    owners = defaultdict(list)
+    for group, kinds in groups.items():
+        for owner, settings in kinds.items():
+            for field in fields(settings):
+                owners[f"{group}.{field.name}"].append(owner)
+    return dict(owners)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
