@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +101,31 @@ def write_manifest(root: Path, grouped: Grouped) -> Path:
     path = folder / f"thirds-by-{grouped.thing}.csv"
     with (folder / "manifest.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    things = sorted({row[grouped.thing] for row in rows})
+    write_split(path, rows, grouped.thing, thirds({row[grouped.thing] for row in rows}))
+    return path
+
+
+def thirds(values: Iterable[str]) -> dict[str, str]:
+    """The part of each value, a third of them in each."""
+    things = sorted(values)
     random.Random(0).shuffle(things)
-    part = {thing: _THIRDS[at * 3 // len(things)] for at, thing in enumerate(things)}
+    return {thing: _THIRDS[at * 3 // len(things)] for at, thing in enumerate(things)}
+
+
+def write_split(
+    path: Path, rows: Sequence[dict[str, str]], thing: str, part: Mapping[str, str]
+) -> None:
+    """Write rows of a manifest with a further column: the part that their thing is in."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [*rows[0], "split"])
         writer.writeheader()
-        writer.writerows({**row, "split": part[row[grouped.thing]]} for row in rows)
-    return path
+        writer.writerows({**row, "split": part[row[thing]]} for row in rows)
+
+
+def num_trained(manifest: Path) -> int:
+    """The number of images in a manifest that are trained on."""
+    with manifest.open(newline="") as file:
+        return sum(row["split"] == "train" for row in csv.DictReader(file))
 
 
 def composed(job: Job, manifest: Path) -> Any:
@@ -115,8 +133,6 @@ def composed(job: Job, manifest: Path) -> Any:
     from orbitset.recipes.compose import Request, compose
     from orbitset.recipes.own_images import OrbitOptions
 
-    with manifest.open(newline="") as file:
-        num_trained = sum(row["split"] == "train" for row in csv.DictReader(file))
     settings = [*job.settings, "evaluation.pictures=0", "evaluation.tsne_labels=0"]
     if job.encoder is not None:
         settings.append(f"orbits.size_px={PRETRAINED_PX}")
@@ -124,7 +140,7 @@ def composed(job: Job, manifest: Path) -> Any:
         Request(
             source=str(manifest),
             method=job.method,
-            epochs=job.images / num_trained if job.images else None,
+            epochs=job.images / num_trained(manifest) if job.images else None,
             seed=job.seed,
             encoder=job.encoder or "vgg",
             settings=tuple(settings),
@@ -146,15 +162,10 @@ def scores(job: Job, manifest: Path, device: str) -> dict[str, Any]:
     config = made.config
     if job.row == "pixels":
         judge = Judge(config, build_protocol(config, open_images(config, device)))
-        found = judge.scores(raw_pixels).items()
-        return {
-            "scores": _sides(
-                {name: vars(score) for name, score in found if hasattr(score, "sides")}
-            )
-        }
+        return {"scores": sides_of(judge.scores(raw_pixels))}
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
-        progress = _noting()
+        progress = noting()
         train(config, run, device=device, source=made.source, progress=progress)
         records = run.records()
         about = About.from_json(run.read_json("results.json")["protocol"])
@@ -177,7 +188,7 @@ def scores(job: Job, manifest: Path, device: str) -> dict[str, Any]:
     return {**result, "seconds": seconds, "notes": progress.notes}
 
 
-def _noting() -> Any:
+def noting() -> Any:
     """A progress that keeps what is noted, such as which engine takes the steps."""
     from orbitset.training.progress import Silent
 
@@ -191,6 +202,11 @@ def _noting() -> Any:
     return Noting()
 
 
+def sides_of(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The same of an evaluation that was not recorded."""
+    return _sides({name: vars(score) for name, score in scores.items() if hasattr(score, "sides")})
+
+
 def _sides(scored: dict[str, Any]) -> dict[str, dict[str, float]]:
     """The scores of a record by side, `va` and `te`, and measure."""
     named = {
@@ -202,7 +218,22 @@ def _sides(scored: dict[str, Any]) -> dict[str, dict[str, float]]:
     }
 
 
-def work(jobs: Any, done: Any, manifests: dict[str, Path], device: str, until: float) -> None:
+def missing(jobs: Iterable[Job], out: Path) -> list[Job]:
+    """The jobs that are not in the output yet."""
+    before = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    keys = {tuple(line["key"]) for line in before if "error" not in line}
+    return [job for job in jobs if job.key not in keys]
+
+
+def scores_by_manifest(manifests: Mapping[str, Path], device: str, job: Job) -> dict[str, Any]:
+    """The scores of a job, whose manifest has the name of its data."""
+    return scores(job, manifests[job.data], device)
+
+
+Scored = Callable[[Job], dict[str, Any]]
+
+
+def work(jobs: Any, done: Any, score: Scored, device: str, until: float) -> None:
     """A process that takes one job after another."""
     import torch
 
@@ -213,7 +244,7 @@ def work(jobs: Any, done: Any, manifests: dict[str, Path], device: str, until: f
         except queue.Empty:
             return
         try:
-            done.put((job, scores(job, manifests[job.data], device)))
+            done.put((job, score(job)))
         except Exception:
             done.put((job, {"error": traceback.format_exc()[-1500:]}))
         if device == "cuda":
@@ -224,25 +255,21 @@ def run_jobs(
     jobs: Sequence[Job],
     out: Path,
     *,
-    data: Path,
+    score: Scored,
     device: str,
     workers: int,
     minutes: float = 1e6,
     also: dict[str, Any] | None = None,
 ) -> None:
-    """Train what is not in the output yet, several at once, and append a line for each."""
-    before = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    keys = {tuple(line["key"]) for line in before if "error" not in line}
-    left = [job for job in jobs if job.key not in keys]
-    manifests = {name: write_manifest(data, SETS[name]) for name in {job.data for job in left}}
+    """Train several at once, and append a line for each to the output."""
     context = multiprocessing.get_context("spawn")
     todo, done = context.Queue(), context.Queue()
-    for job in left:
+    for job in jobs:
         todo.put(job)
     until = time.time() + 60 * minutes
     processes = [
-        context.Process(target=work, args=(todo, done, manifests, device, until))
-        for _ in range(min(workers, len(left)))
+        context.Process(target=work, args=(todo, done, score, device, until))
+        for _ in range(min(workers, len(jobs)))
     ]
     for process in processes:
         process.start()
@@ -280,10 +307,14 @@ def table(lines: Sequence[dict[str, Any]], side: str, images: dict[str, int]) ->
 def _cell(values: Sequence[dict[str, float]]) -> str:
     cells = []
     for name in MEASURES if values else ():
-        numbers = [value[name] for value in values]
-        spread = f" ± {statistics.stdev(numbers):.3f}" if len(set(numbers)) > 1 else ""
-        cells.append(f"{statistics.mean(numbers):.3f}{spread}")
+        cells.append(mean_and_sd([value[name] for value in values]))
     return ", ".join(cells)
+
+
+def mean_and_sd(numbers: Sequence[float]) -> str:
+    """In words; equal numbers, or one alone, have no spread."""
+    spread = f" ± {statistics.stdev(numbers):.3f}" if len(set(numbers)) > 1 else ""
+    return f"{statistics.mean(numbers):.3f}{spread}"
 
 
 def main() -> int:
@@ -314,10 +345,12 @@ def main() -> int:
         parser.error("--data is needed to train")
     about = record.environment("pytorch-metric-learning")
     also = {"commit": about["commit"], "versions": about["versions"], "device": options.device}
+    jobs = missing(planned(options.seeds, options.share), options.out)
+    manifests = {name: write_manifest(options.data, SETS[name]) for name in {j.data for j in jobs}}
     run_jobs(
-        list(planned(options.seeds, options.share)),
+        jobs,
         options.out,
-        data=options.data,
+        score=partial(scores_by_manifest, manifests, options.device),
         device=options.device,
         workers=options.jobs,
         minutes=options.minutes,

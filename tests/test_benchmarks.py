@@ -1,14 +1,18 @@
 """Benchmarks are run by hand; what they need of the package must not change unnoticed meanwhile."""
 
 import importlib
+import itertools
 import json
 import runpy
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from orbitset.config import differences
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -94,3 +98,54 @@ def test_trainings_on_own_images_are_recorded_and_go_on(benchmark_named, tmp_pat
         == len(list(own.planned(2, 0.1)))
         == 4 + 2 * 64
     )
+
+
+@pytest.fixture
+def made_up_pie32(tmp_path):
+    """As many people as there are, with two cameras and two flashes."""
+    folder = tmp_path / "data" / "pie32"
+    (folder / "images").mkdir(parents=True)
+    rows = ["path,identity,camera,flash"]
+    for person, camera, flash in itertools.product(range(1, 67), ("c05", "c27"), ("f02", "f03")):
+        name = f"images/{person:03d}_{camera}_{flash}.png"
+        pixels = np.random.default_rng(person).integers(0, 255, (16, 16), np.uint8)
+        Image.fromarray(pixels).rotate(10 * (camera == "c05")).save(folder / name)
+        rows.append(f"{name},{person:03d},{camera},{flash}")
+    (folder / "manifest.csv").write_text("\n".join(rows))
+    return folder.parent
+
+
+def test_ignoring_is_tested_on_people_that_were_only_trained_on(
+    benchmark_named, made_up_pie32, tmp_path
+):
+    ignoring = benchmark_named("ignoring")
+    manifest = ignoring.write_pie32(made_up_pie32, tmp_path / "split")
+    part = ignoring.parts_of_pie32(made_up_pie32 / "pie32" / "manifest.csv")
+    assert Counter(part.values()) == {"train": 43, "test": 16, "validation": 7}
+    before = ignoring.held_out_before(made_up_pie32 / "pie32" / "manifest.csv")
+    assert len(before) == 43 and {part[person] for person in before} == {"train"}
+    assert ignoring.own.num_trained(manifest) == 43 * 4
+    with_, without = (
+        ignoring.composed(ignoring.own.Job("pie32", f"OJ{ignore}", "OJ", 0, 172), manifest).config
+        for ignore in (", --ignore", "")
+    )
+    changes = {change.partition(":")[0] for change in differences(without, with_)}
+    assert changes == {"orbits.ignore", "orbits.alike", "orbits.alike_values"}
+
+
+def test_ignoring_is_recorded_and_goes_on(benchmark_named, made_up_pie32, tmp_path, monkeypatch):
+    ignoring = benchmark_named("ignoring")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    manifests = {"pie32": ignoring.write_pie32(made_up_pie32, tmp_path / "split")}
+    job = next(job for job in ignoring.planned(1, 20) if job.row == "OJ, --ignore")
+    result = ignoring.scores(manifests, "cpu", job)
+    probe = result["probes"]["te"]
+    assert (probe["people"], probe["images"]) == (16, 64)
+    assert probe["flash"]["excess"] == pytest.approx(probe["flash"]["accuracy"] - 0.5)
+    out = tmp_path / "out.jsonl"
+    lines = [{"key": job.key, "row": job.row, "data": job.data, "images": job.images, **result}]
+    out.write_text("\n".join(map(json.dumps, lines)))
+    left = ignoring.own.missing(ignoring.planned(1, 20), out)
+    assert len(left) == 7 and job not in left
+    text = ignoring.table(lines, 20)
+    assert "pie32, 16 test people" in text and f"{result['scores']['te']['auc']:.3f}" in text

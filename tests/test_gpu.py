@@ -258,6 +258,13 @@ def test_an_observed_experiment_runs_on_the_gpu(tmp_path, small_faces, monkeypat
     assert {row["metric"] for row in results["rows"]} >= {"auc", "top1"}
 
 
+def test_a_factor_is_ignored_on_the_gpu(tmp_path, small_faces, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    config = small_faces("OT", "orbits.ignore=light", split="person=p0,p1/p2,p3/p4,p5")
+    results = train(config, Run(tmp_path / "run"), device="cuda")
+    assert {row["metric"] for row in results["rows"]} >= {"auc", "top1", "probe_light"}
+
+
 def test_the_settings_of_affine_mnist_train_the_fast_way(tmp_path):
     """Codes on a sphere, every triplet, wide and narrow layers, a high rate: after the same images both
     engines are at about the same loss. Steps compared one by one do not show what they add up to."""

@@ -24,6 +24,7 @@ def probe_factor(codes_ND: Tensor, value_N: Tensor, thing_N: Tensor) -> float:
     >>> probe_factor(codes, torch.tensor([0, 1, 0, 1]), torch.tensor([5, 5, 6, 6]))
     1.0
     """
+    value_N, thing_N = value_N.to(codes_ND.device), thing_N.to(codes_ND.device)
     if codes_ND.shape[1] > _MOST_ENTRIES:
         codes_ND = _principal(codes_ND.double())
     things = thing_N.unique()
