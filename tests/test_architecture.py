@@ -18,13 +18,15 @@ CUDA, SEAM = "cuda", "dispatch"
 """The folder of CUDA code, and the module through which others reach it. The folder lies above what it makes
 fast; the module looks for it when a tensor on a GPU asks for it, and may not find it."""
 
-FOUNDATION = {"errors", "seeds", "files", "config", "precision", "memory", "outside", "pages"}
+FOUNDATION = {"errors", "seeds", "files", "limits", "config", "precision", "memory", "outside"}
+FOUNDATION |= {"pages"}
 """Modules that every part may import"""
 ARROWS = {
     "errors": set(),
     "seeds": set(),
     "files": set(),
     "pages": set(),
+    "limits": {"errors"},
     "config": {"errors"},
     "precision": {"errors"},
     "memory": set(),

@@ -3,8 +3,10 @@
 import logging
 import os
 import struct
+import time
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -210,10 +212,82 @@ def test_a_large_png_is_refused_and_a_large_jpeg_read_in_part(tmp_path):
     Image.new("L", (10_000, 10_000), 77).save(tmp_path / "large.jpg")
     with large_images():
         found = GREY.read(tmp_path / "large.png")
-        assert found == "has 10000x10000 px, more than 50,000,000; make it smaller"
+        assert found == (
+            "has 10000x10000 px, more than 50,000,000; ORBITSET_MAX_PIXELS sets the limit"
+        )
         assert decoded(tmp_path / "large.jpg", 16).size == (1250, 1250)
         assert (GREY.read(tmp_path / "large.jpg") == 77).all()
         assert "more than 50,000,000" in decoded(tmp_path / "large.jpg")
+
+
+def test_the_limit_of_pixels_can_be_set(tmp_path, monkeypatch):
+    Image.new("L", (20, 20)).save(tmp_path / "a.png")
+    monkeypatch.setenv("ORBITSET_MAX_PIXELS", "399")
+    assert GREY.read(tmp_path / "a.png") == (
+        "has 20x20 px, more than 399; ORBITSET_MAX_PIXELS sets the limit"
+    )
+    monkeypatch.setenv("ORBITSET_MAX_PIXELS", "400")
+    assert GREY.read(tmp_path / "a.png").shape == (1, 16, 16)
+
+
+@pytest.mark.parametrize("edge", [30_000, 1e300])
+def test_a_box_that_is_larger_than_images_may_be_is_refused(tmp_path, edge):
+    Image.new("L", (16, 16)).save(tmp_path / "a.png")
+    reason = GREY.read(tmp_path / "a.png", (0, 0, edge, edge))
+    assert reason.startswith("has a box of ") and "more than 50,000,000" in reason
+    assert GREY.read(tmp_path / "a.png", (-8, -8, 24, 24)).shape == (1, 16, 16)
+
+
+def _with_size(path, side):
+    """Write another size into the header of a JPEG."""
+    content = bytearray(path.read_bytes())
+    at = max(content.find(b"\xff\xc0"), content.find(b"\xff\xc2"))
+    content[at + 5 : at + 9] = struct.pack(">HH", side, side)
+    path.write_bytes(content)
+
+
+def test_a_progressive_jpeg_counts_as_a_whole_however_small_it_is_decoded(tmp_path):
+    for name, is_progressive in (("a.jpg", False), ("b.jpg", True)):
+        Image.new("RGB", (16, 16)).save(tmp_path / name, progressive=is_progressive)
+        _with_size(tmp_path / name, 20_000)
+    with large_images():
+        assert "progressive" not in str(GREY.read(tmp_path / "a.jpg"))
+        reason = GREY.read(tmp_path / "b.jpg")
+    assert reason.startswith(
+        "is a progressive JPEG of 20000x20000 px, and decoding it takes 2.4 GB"
+    )
+
+
+def test_a_jpeg_in_several_scans_counts_as_a_progressive_one(tmp_path):
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (16, 16)).save(path)
+    content = path.read_bytes()
+    at = content.index(b"\xff\xda")
+    one_component = b"\xff\xda\0\x08\1\1\0\0\x3f\0"
+    path.write_bytes(content[:at] + one_component + content[at + 14 :])
+    _with_size(path, 20_000)
+    with large_images():
+        assert GREY.read(path).startswith("is a progressive JPEG")
+
+
+def test_images_wait_for_memory_until_others_are_fitted(tmp_path, monkeypatch):
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    in_use, fit = [0], ImageForm.fit
+
+    def slow_fit(*inputs):
+        in_use.append(in_use[-1] + 1)
+        time.sleep(0.01)
+        in_use.append(in_use[-1] - 1)
+        return fit(*inputs)
+
+    monkeypatch.setattr(ImageForm, "fit", slow_fit)
+    for gigabytes, most in (("1e-4", 1), ("1", 4)):
+        monkeypatch.setenv("ORBITSET_DECODING_GB", gigabytes)
+        in_use[:] = [0]
+        with ThreadPoolExecutor(4) as threads:
+            images = list(threads.map(GREY.read, [tmp_path / "a.png"] * 8))
+        assert all(image.shape == (1, 16, 16) for image in images)
+        assert (max(in_use) == 1) == (most == 1)
 
 
 def test_a_fraction_of_a_jpeg_is_at_least_twice_what_is_wanted(tmp_path):

@@ -17,6 +17,7 @@ from orbitset.datasets.segments import VideoConfig
 from orbitset.datasets.stream import read_ahead
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import ConfigError, DataError
+from orbitset.limits import PIXELS
 
 _VERSION = 3
 """Cache version; bump when decoding changes."""
@@ -129,7 +130,7 @@ def _inputs(table: ImageTable, size_px: int | None, is_colour: bool) -> tuple[An
         for path, row, file, box in zip(table.paths, table.rows, table.files, boxes, strict=True)
         if not isinstance(file, InMemory)
     )
-    return size_px, is_colour, *files
+    return size_px, is_colour, PIXELS.value, *files
 
 
 def _write(

@@ -18,6 +18,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from orbitset.limits import BYTES_PER_PIXEL, PIXELS, decoding
+
 
 class Shares(NamedTuple):
     """Left, top, right and bottom as shares of an image, whatever its size."""
@@ -35,8 +37,8 @@ SUFFIXES = frozenset(
     for name in "jpg jpeg png bmp gif tif tiff webp ppm pgm pbm jp2 avif".split()  # noqa: SIM905
 )
 """Of files that are taken for images when a folder is looked through"""
-_MOST_PIXELS = 50_000_000
-"""Of an image once decoded"""
+_BYTES_OF_COEFFICIENTS = 6
+"""Of a pixel of a JPEG in several scans, whose coefficients are all kept however small it is decoded"""
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -126,17 +128,18 @@ class ImageForm:
 
     def read(self, file: ImageFile, box: Box | None = None) -> np.ndarray | str:
         """(C, H, W) uint8, or why there is none."""
-        image = decoded(file, self.size_px if box is None else None, is_colour=self.is_colour)
-        if isinstance(image, str):
-            return image
-        if self.size_px is None and image.size != self.expected:
-            return f"has {dimensions(image.size)} px, most have {dimensions(self.expected)}"
-        if fault := box_fault(box, image.size):
-            return fault
-        try:
-            return self.fit(image, box)
-        except Exception as error:
-            return why_unreadable(error)
+        size_px = self.size_px if box is None else None
+        with _decoded(file, size_px, box, is_colour=self.is_colour) as image:
+            if isinstance(image, str):
+                return image
+            if self.size_px is None and image.size != self.expected:
+                return f"has {dimensions(image.size)} px, most have {dimensions(self.expected)}"
+            if fault := box_fault(box, image.size):
+                return fault
+            try:
+                return self.fit(image, box)
+            except Exception as error:
+                return why_unreadable(error)
 
     def fit(self, image: Image.Image, box: Box | None = None) -> np.ndarray:
         """An image that was decoded already."""
@@ -157,24 +160,52 @@ def decoded(
 
     If it is to be fitted into `size_px`, it may come at a fraction of its size, twice that at least.
     """
-    try:
-        if isinstance(file, InMemory):
-            return file.image
-        if num_bytes(file) == 0:
-            return "is empty: it has 0 bytes"
-        with _opened(file) as opened:
-            if size_px is not None and opened.format in ("JPEG", "MPO"):
-                opened.draft("RGB" if is_colour else "L", (2 * size_px, 2 * size_px))
-            return upright(opened)
-    except Exception as error:
-        return why_unreadable(error)
+    with _decoded(file, size_px, is_colour=is_colour) as image:
+        return image
+
+
+@contextlib.contextmanager
+def _decoded(
+    file: ImageFile, size_px: int | None, box: Box | None = None, *, is_colour: bool
+) -> Iterator[Image.Image | str]:
+    """The same; while the image is in use, its memory counts among that of all images in use."""
+    with contextlib.ExitStack() as stack:
+        try:
+            image = _within_limits(file, size_px, box, is_colour, stack)
+        except Exception as error:
+            image = why_unreadable(error)
+        yield image
+
+
+def _within_limits(
+    file: ImageFile,
+    size_px: int | None,
+    box: Box | None,
+    is_colour: bool,
+    stack: contextlib.ExitStack,
+) -> Image.Image | str:
+    if isinstance(file, InMemory):
+        return file.image
+    if num_bytes(file) == 0:
+        return "is empty: it has 0 bytes"
+    with _opened(file) as opened:
+        needed = _bytes_of_coefficients(opened)
+        if needed > BYTES_PER_PIXEL * PIXELS.value:
+            return (
+                f"is a progressive JPEG of {dimensions(opened.size)} px, and decoding it takes "
+                f"{needed / 1e9:.1f} GB; save it as a baseline JPEG, or raise {PIXELS.variable}"
+            )
+        if size_px is not None and opened.format in ("JPEG", "MPO"):
+            opened.draft("RGB" if is_colour else "L", (2 * size_px, 2 * size_px))
+        needed += BYTES_PER_PIXEL * (math.prod(opened.size) + _pixels_of_box(box, opened.size))
+        stack.enter_context(decoding(needed))
+        return upright(opened)
 
 
 def upright(image: Image.Image) -> Image.Image | str:
     """An open image turned as its EXIF data says, or why it cannot be used."""
-    width, height = image.size
-    if width * height > _MOST_PIXELS:
-        return f"has {dimensions(image.size)} px, more than {_MOST_PIXELS:,}; make it smaller"
+    if math.prod(image.size) > PIXELS.value:
+        return f"has {dimensions(image.size)} px, {PIXELS.described}"
     if image.format == "EPS":
         return "is PostScript, a program rather than an image"
     # the pictures after the first of an MPO are previews, depths or the other eye's
@@ -306,6 +337,29 @@ def box_fault(box: Box | None, size: tuple[int, int]) -> str | None:
     if box is None:
         return None
     left, top, right, bottom = _pixels(box, size)
-    if left < size[0] and top < size[1] and right > 0 and bottom > 0:
-        return None
-    return f"has {dimensions(size)} px, and its box lies outside"
+    if left >= size[0] or top >= size[1] or right <= 0 or bottom <= 0:
+        return f"has {dimensions(size)} px, and its box lies outside"
+    if _pixels_of_box(box, size) > PIXELS.value:
+        return f"has a box of {right - left:,}x{bottom - top:,} px, {PIXELS.described}"
+    return None
+
+
+def _pixels_of_box(box: Box | None, size: tuple[int, int]) -> int:
+    if box is None:
+        return 0
+    left, top, right, bottom = _pixels(box, size)
+    return max(1, right - left) * max(1, bottom - top)
+
+
+def _bytes_of_coefficients(image: Image.Image) -> int:
+    """What a JPEG takes beside its pixels if it comes in several scans, as progressive ones do."""
+    if image.format not in ("JPEG", "MPO"):
+        return 0
+    is_at_once = False
+    if image.format == "JPEG" and "progressive" not in image.info:
+        # Pillow has just read the header of the first scan; if that is the only one, it names all components
+        num_components, file = image.layers, image.fp  # type: ignore[attr-defined]
+        length = 6 + 2 * num_components
+        file.seek(-length - 2, 1)
+        is_at_once = file.read(length + 2).startswith(b"\xff\xda" + length.to_bytes(2, "big"))
+    return 0 if is_at_once else _BYTES_OF_COEFFICIENTS * math.prod(image.size)
