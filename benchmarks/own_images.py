@@ -153,9 +153,9 @@ def scores(job: Job, manifest: Path, device: str) -> dict[str, Any]:
     """Train one job and give its scores on validation and test things."""
     from orbitset.protocols import raw_pixels
     from orbitset.protocols.contract import About
-    from orbitset.results.row import best
     from orbitset.run_folder import Run
-    from orbitset.runs.prepare import Judge, build_protocol, open_images
+    from orbitset.runs.judge import Choice, Judge
+    from orbitset.runs.prepare import build_protocol, open_images
     from orbitset.runs.train import train
 
     started_at, made = time.perf_counter(), composed(job, manifest)
@@ -169,12 +169,9 @@ def scores(job: Job, manifest: Path, device: str) -> dict[str, Any]:
         train(config, run, device=device, source=made.source, progress=progress)
         records = run.records()
         about = About.from_json(run.read_json("results.json")["protocol"])
-        kept_by = about.kept_by or next(iter(about.measures))
-        last = (
-            best(records, kept_by, is_begun=config.begins_useful)
-            if config.keeps_best
-            else records[-1]
-        )
+        kept_by = about.chosen_by
+        choice = Choice(measure=kept_by, has_useful_start=config.begins_useful)
+        last = choice.best(records) if config.keeps_best else records[-1]
         result = {
             "scores": _sides(last),
             "start": _sides(records[0].get("frozen", records[0])),

@@ -11,7 +11,6 @@ from orbitset.errors import ConfigError, DataError
 from orbitset.evaluation.exclusion import Same
 from orbitset.evaluation.labelled import draw_labelled_sets
 from orbitset.protocols import Numbers, raw_pixels
-from orbitset.results.row import best
 from orbitset.run_folder import Run
 from orbitset.runs.evaluate import evaluate_run
 from orbitset.runs.load import load_run
@@ -94,7 +93,7 @@ def test_records_hold_both_sides_and_the_best_is_the_kept_models(finished):
             assert record[name]["mean"] == record[name]["te"][0]
     model, _, judge = load_run(finished)
     again = judge.record(model)
-    kept = best(records, "accuracy", is_begun=False)
+    kept = judge.choice.best(records)
     assert again["auc"] == kept["auc"]
     assert again["top1"] == kept["top1"]
 

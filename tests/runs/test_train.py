@@ -34,7 +34,8 @@ from orbitset.run_folder import Run
 from orbitset.runs.demo import demo_configs
 from orbitset.runs.evaluate import evaluate_run
 from orbitset.runs.load import load_run
-from orbitset.runs.prepare import Judge, build_protocol, open_images
+from orbitset.runs.judge import Judge
+from orbitset.runs.prepare import build_protocol, open_images
 from orbitset.runs.train import train
 from orbitset.training.interruption import Interruption
 from orbitset.training.progress import Silent

@@ -75,6 +75,11 @@ class About:
     has_swapped_sides: bool = False
     """Whether the validation side and the test side may change places"""
 
+    @property
+    def chosen_by(self) -> str:
+        """The measure by which weights are chosen."""
+        return self.kept_by or next(iter(self.measures), "")
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "curves": list(self.curves)}
 

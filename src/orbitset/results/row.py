@@ -64,25 +64,6 @@ class Row:
         return Row(**{name: value for name, value in values.items() if name in known})
 
 
-def eligible(records: Sequence[dict[str, Any]], *, is_begun: bool) -> list[dict[str, Any]]:
-    """The evaluations that may be the best: the one before training only of a model that was begun with."""
-    return list(records if is_begun else records[1:])
-
-
-def best(records: Sequence[dict[str, Any]], measure: str, *, is_begun: bool) -> dict[str, Any]:
-    """The evaluation with the best score on validation images, the first of several."""
-    records = eligible(records, is_begun=is_begun) or records
-    return max(records, key=lambda record: _validation_score(record, measure, records))
-
-
-def _validation_score(
-    record: dict[str, Any], measure: str, records: Sequence[dict[str, Any]]
-) -> float:
-    """The score on validation images; by top-1 where some record is older than the measure."""
-    is_known = all(measure in other for other in records)
-    return float(record[measure if is_known else "top1"]["va"][0])
-
-
 def has_same_cosine(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether there are scores by cosine, too, and they print the same as Euclidean ones: codes on a sphere.
 

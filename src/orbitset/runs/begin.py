@@ -15,7 +15,8 @@ from orbitset.models import load_model_folder
 from orbitset.protocols.encoding import ENCODE_BATCH
 from orbitset.recipes.experiment import Experiment
 from orbitset.protocols.images import GroupedImages
-from orbitset.runs.prepare import Images, Judge, build_model
+from orbitset.runs.judge import Judge
+from orbitset.runs.prepare import Images, build_model
 
 _MOST_IMAGES = 4_096
 """Images whose features the principal components are computed from, at most"""
@@ -90,8 +91,7 @@ def begin_with_features(
     network.begin_with(*layer)
     kind = "whitened principal components" if is_whitened else "principal components"
     frozen = judge.validated(judge.frozen)
-    measure = judge.protocol.about.measures.get(judge.kept_by, judge.kept_by)
-    loss = "" if score is None else f": {measure} {score:.3f} on validation images"
+    loss = "" if score is None else f": {judge.kept_by} {score:.3f} on validation images"
     loss += "" if frozen is None else f", all features {frozen:.3f}"
     note(f"codes of {network.code_size} numbers begin as {kind} of {num_features} features{loss}")
 

@@ -21,7 +21,8 @@ from orbitset.results.row import Row
 from orbitset.run_folder import Run
 from orbitset.runs.begin import frozen_network
 from orbitset.runs.load import load_trained
-from orbitset.runs.prepare import Images, Judge, build_protocol, open_images, precision_of
+from orbitset.runs.judge import Judge
+from orbitset.runs.prepare import Images, build_protocol, open_images, precision_of
 from orbitset.runs.train import data_change
 from orbitset.training.fit import TrainConfig
 

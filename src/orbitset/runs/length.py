@@ -20,7 +20,8 @@ from orbitset.protocols.images import Opened
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.own_images import usable
 from orbitset.runs.begin import built
-from orbitset.runs.prepare import Images, Judge, build_model, build_objective, open_images
+from orbitset.runs.judge import Judge
+from orbitset.runs.prepare import Images, build_model, build_objective, open_images
 from orbitset.training.fit import fit
 from orbitset.training.recorder import Batches, Training, Unrecorded
 

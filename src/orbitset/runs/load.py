@@ -5,7 +5,8 @@ from orbitset.errors import RunError
 from orbitset.models.folder import WEIGHTS, load_model_folder, read_description
 from orbitset.recipes.experiment import Experiment, read_experiment, resolved
 from orbitset.run_folder import Run
-from orbitset.runs.prepare import Images, Judge, build_protocol, open_images
+from orbitset.runs.judge import Judge
+from orbitset.runs.prepare import Images, build_protocol, open_images
 from orbitset.runs.begin import other_network
 
 _MOST_NAMED = 3

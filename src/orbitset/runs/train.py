@@ -23,13 +23,13 @@ from orbitset.recipes.methods import built_in
 from orbitset.run_folder import Run
 from orbitset.runs.begin import begin, built
 from orbitset.runs.describe import describe_model
+from orbitset.runs.judge import Judge
 from orbitset.runs.length import Pace, evaluation_steps, measure, num_steps, shortened
 from orbitset.runs.memory import memory_for
 from orbitset.runs.ignoring import described_counts, ignoring_of
 from orbitset.runs.prepare import (
     CONFIGURATION,
     Images,
-    Judge,
     build_model,
     build_objective,
     build_protocol,
@@ -138,7 +138,7 @@ def _fit(
         run,
         evaluate=judge.record,
         evaluate_at=evaluation_steps(config, images),
-        is_best=judge.is_best if config.keeps_best and config.keeps_weights else None,
+        is_best=judge.choice.is_last_best if config.keeps_best and config.keeps_weights else None,
         why_end=lambda records: judge.why_end(records, steps),
         ends_at=ends_at,
         resume=resume,
@@ -193,14 +193,14 @@ def _finish(
         # metrics.jsonl has none of this evaluation, so that the training can go on as if it had not been
         progress.note(f"{name}: evaluating at step {recorder.stopped_at}")
         records.append(evaluated(judge.record, model, images.batches, recorder.stopped_at))
-        if config.keeps_best and judge.is_best(records):
+        if config.keeps_best and judge.choice.is_last_best(records):
             weights = None
     if weights is not None:
         model.load_state_dict(weights)
     if judge.ignoring is not None:
         counts = judge.ignoring.erase(model.eval(), judge.encoding(model))
         progress.note(f"directions of codes that are projected out: {described_counts(counts)}")
-    if judge.is_start_best(records):
+    if config.keeps_best and judge.choice.is_start_best(records):
         progress.note(
             f"{name}: training did not retrieve validation images better than the {config.start} network, "
             "whose codes are kept"

@@ -202,7 +202,7 @@ def _best(runs: Sequence[Run]) -> dict[str, Any]:
     it is the best of the moments at which all were evaluated.
     """
     about = About.from_json(runs[0].read_json("results.json")["protocol"])
-    measure = about.kept_by or next(iter(about.measures))
+    measure = about.chosen_by
     scored = [
         [(record[measure]["mean"], record["epoch"]) for record in run.records() if record["step"]]
         for run in runs

@@ -5,13 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from orbitset.protocols import Pairs
-from orbitset.runs.prepare import Judge
+from orbitset.runs.judge import Judge
 
 
 def _records(*scores, every=100):
-    return [
-        {"step": at * every, "accuracy": {"va": [score]}} for at, score in enumerate(scores)
-    ]
+    return [{"step": at * every, "accuracy": {"va": [score]}} for at, score in enumerate(scores)]
 
 
 @pytest.fixture
@@ -53,7 +51,14 @@ def test_weights_are_chosen_by_top1_where_a_record_is_older_than_the_measure(jud
     records = _records(0.1, 0.5, 0.6)
     for record, top1 in zip(records, (0.1, 0.8, 0.7), strict=True):
         record["top1"] = {"va": [top1]}
-    assert judge("train.patience=null").is_best(records)
+    assert judge("train.patience=null").choice.is_last_best(records)
     del records[1]["accuracy"]
-    assert not judge("train.patience=null").is_best(records)
-    assert judge("train.patience=null").is_best(records[:2])
+    assert not judge("train.patience=null").choice.is_last_best(records)
+    assert judge("train.patience=null").choice.is_last_best(records[:2])
+
+
+def test_patience_begins_when_the_backbone_learns_or_at_once_if_it_never_does(judge):
+    records = _records(0.1, 0.5, 0.4, 0.4, 0.4)
+    network = ("train.patience=3", "encoder.backbone=my:Net", "encoder.code_size=16")
+    assert judge(*network, "train.head_first=0.4").why_end(records, 500) is None
+    assert judge(*network, "train.head_first=1").why_end(records, 500)
