@@ -49,7 +49,7 @@ PIXELS = Limit("ORBITSET_MAX_PIXELS", 50_000_000)
 BYTES_PER_PIXEL = 20
 """The most memory that a pixel takes while an image is decoded and fitted, measured over all formats"""
 DECODING = Limit("ORBITSET_DECODING_GB", 4, unit=10**9)
-"""Bytes of all images that are decoded at once"""
+"""Bytes of all images that are decoded at once, and of what one other file is unpacked to"""
 _changed = threading.Condition()
 _bytes_in_use = 0
 

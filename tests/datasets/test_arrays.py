@@ -158,6 +158,59 @@ def test_a_damaged_compressed_file_is_refused(tmp_path):
         load_array(path)
 
 
+def test_only_arrays_that_are_used_are_read(tmp_path):
+    other = np.array([{}], dtype=object)  # which cannot be read
+    path = saved(tmp_path, images=random_uint8(4, 6, 5), other=other)
+    assert len(load_array(path)) == 4
+    with pytest.raises(DataError, match="holds other; it needs an array named images"):
+        load_array(saved(tmp_path, other=other))
+
+
+def test_an_array_that_is_far_larger_than_its_file_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "own.npz"
+    images = np.zeros((400, 16, 16), np.uint8)
+    np.savez_compressed(path, images=images)
+    monkeypatch.setenv("ORBITSET_DECODING_GB", "1e-4")
+    with pytest.raises(
+        DataError, match="unpacks to 102,528 bytes, more than 100,000; ORBITSET_DEC"
+    ):
+        load_array(path)
+    assert len(load_array(saved(tmp_path, images=images))) == 400
+
+
+HEADER = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 3), }"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        HEADER.replace("2, 3, 3", "2, 3, 3" + "0" * 30),
+        HEADER.replace("2, 3, 3), }", "2, 3, 3, }"),
+        HEADER.replace("|u1", "|01"),
+        HEADER.replace("(2, 3, 3)", "-2"),
+        HEADER.replace("|u1", "'"),
+    ],
+)
+def test_a_header_that_is_damaged_is_refused(tmp_path, header):
+    path = tmp_path / "own.npy"
+    length = (len(header) + 1).to_bytes(2, "little")
+    path.write_bytes(b"\x93NUMPY\1\0" + length + header.encode() + b"\n" + bytes(18))
+    with pytest.raises(DataError, match="cannot be read as .npy or .npz"):
+        load_array(path)
+
+
+@pytest.mark.parametrize("at, value", [(6, 1), (6, 32), (8, 99)])
+def test_a_zip_of_a_kind_that_cannot_be_read_is_refused(tmp_path, at, value):
+    """Encrypted, patched, or compressed in an unknown way."""
+    path = saved(tmp_path, images=random_uint8(4, 6, 5))
+    content = bytearray(path.read_bytes())
+    content[at] = value
+    content[content.index(b"PK\1\2") + at + 2] = value
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read as .npy or .npz"):
+        load_array(path)
+
+
 @pytest.mark.parametrize("name", ["own.npy", "own.npz"])
 def test_pickled_objects_are_refused_and_not_run(tmp_path, name):
     class Trap:

@@ -6,6 +6,7 @@ import os
 import resource
 import struct
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,19 @@ def test_a_damaged_zipped_file_is_named(tmp_path, tiny):
     path.write_bytes(content)
     with pytest.raises(DataError, match=f"{path} cannot be unzipped"):
         load_mnist(tmp_path, download=False)
+
+
+def test_a_file_is_unzipped_only_as_far_as_the_largest_goes(tmp_path, tiny, monkeypatch):
+    folder = write_zipped(tmp_path / "mnist", tiny)
+    (folder / f"{NAMES[0]}.gz").write_bytes(gzip.compress(bytes(20_000_000), 1))
+    monkeypatch.setattr(mnist, "_MOST_BYTES", 50_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="is damaged: its content has checksum"):
+            load_mnist(folder)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("zipped", [True, False])
