@@ -50,6 +50,13 @@ BYTES_PER_PIXEL = 20
 """The most memory that a pixel takes while an image is decoded and fitted, measured over all formats"""
 DECODING = Limit("ORBITSET_DECODING_GB", 4, unit=10**9)
 """Bytes of all images that are decoded at once, and of what one other file is unpacked to"""
+HEADER = Limit("ORBITSET_MAX_HEADER_MB", 1, unit=10**6)
+"""Bytes of a text that says what a file holds"""
+ROWS = Limit("ORBITSET_MAX_ROWS", 10_000_000)
+"""Rows of a table, files in a tar"""
+FACTORS = Limit("ORBITSET_MAX_FACTORS", 1_000)
+"""Columns of a table"""
+
 _changed = threading.Condition()
 _bytes_in_use = 0
 

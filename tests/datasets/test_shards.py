@@ -184,7 +184,7 @@ def test_endings_begin_at_the_first_dot_and_files_need_not_lie_side_by_side(pack
         ([("b.png", picture()), ("b.cls", b"\xff")], "x.tar/b.cls is not UTF-8"),
         (
             [("b.png", picture()), ("b.txt", b"x" * (1 << 20) + b"x")],
-            "x.tar/b.txt has 1,048,577 bytes, more than 1,048,576: these are no factors",
+            "x.tar/b.txt has 1,048,577 bytes of factors, more than 1,000,000; ORBITSET_MAX_HEADER_MB",
         ),
         ([("b.png", link("a.png"))], "x.tar/b.png is a link to a.png; pack the file itself"),
         ([("b.png", link("a.png", tarfile.LNKTYPE))], "x.tar/b.png is a link to a.png"),
@@ -281,6 +281,35 @@ def test_whatever_is_damaged_nothing_but_problems_comes_of_it(pack, tmp_path):
         table, problems = scan_shards("x", tmp_path, [path.name])
         assert table or problems
         image_problems(table)
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_a_long_header_is_not_read(tmp_path, kind):
+    member = tarfile.TarInfo("a.png")
+    member.type, member.size = kind, 3_000_000
+    with (tmp_path / "x.tar").open("wb") as file:
+        file.write(member.tobuf())
+        file.truncate(3_000_320)
+        file.seek(0, 2)
+        file.write(tarfile.TarInfo("b.png").tobuf() + bytes(1024))
+    (problem,) = problems_of(tmp_path / "x.tar")
+    assert problem.endswith("bytes, more than 1,000,000; ORBITSET_MAX_HEADER_MB sets the limit")
+    assert problem.startswith("x.tar has a header of 3,000,320")
+
+
+def test_a_tar_of_very_many_files_is_read_up_to_the_limit(pack, monkeypatch):
+    path = pack(("a.png", picture()), ("b.png", picture()), ("c.png", picture()))
+    monkeypatch.setenv("ORBITSET_MAX_ROWS", "2")
+    assert problems_of(path) == ["x.tar has 3 files, more than 2; ORBITSET_MAX_ROWS sets the limit"]
+    assert len(table_at(str(path), on_problem="skip")) == 2
+
+
+def test_samples_may_not_have_a_factor_each(pack, monkeypatch):
+    path = pack(*((f"{at}.json", {f"a{at}": "", f"b{at}": ""}) for at in range(3)),
+                *((f"{at}.png", picture()) for at in range(3)))  # fmt: skip
+    monkeypatch.setenv("ORBITSET_MAX_FACTORS", "5")
+    with pytest.raises(DataError, match="has 6 factors, more than 5; ORBITSET_MAX_FACTORS sets"):
+        table_at(str(path))
 
 
 def test_a_size_below_zero_does_not_lead_round(tmp_path):

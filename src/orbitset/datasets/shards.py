@@ -14,11 +14,12 @@ import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, cast
 
 from orbitset.datasets.pictures import SUFFIXES, ImageFile, Stretch
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import ConfigError, DataError
+from orbitset.limits import FACTORS, HEADER, ROWS
 
 TAR = ".tar"
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")
@@ -26,8 +27,6 @@ _MAGIC = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4
 """What compressed files begin with, whatever they are called"""
 _TEXTS = ("cls", "txt")
 """Endings of files that hold one factor, called like the ending"""
-_MOST_TEXT = 1 << 20
-"""Bytes of a file that holds factors"""
 _MOST_SHARDS = 100_000
 _BLOCK = 512
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -38,13 +37,29 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)", re.ASCII)
 class _Sample:
     """The files of a key: an image, and what is known of it."""
 
-    endings: list[str] = field(default_factory=list)
+    endings: dict[str, None] = field(default_factory=dict)
     name: str = ""
     """The image's"""
     stretch: Stretch | None = None
     factors: dict[str, str] = field(default_factory=dict)
     fault: str | None = None
     """Which file is why the image cannot be used"""
+
+
+class _TooLarge(Exception):
+    """A header that is no header."""
+
+
+class _Headers:
+    """A file of which headers are read, none larger than the limit."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.tell, self.seek, self._file = file.tell, file.seek, file
+
+    def read(self, num_bytes: int) -> bytes:
+        if num_bytes > HEADER.value:
+            raise _TooLarge(f"has a header of {num_bytes:,} bytes, {HEADER.described}")
+        return self._file.read(num_bytes)
 
 
 _Contents = tuple[dict[str, _Sample], str | None]
@@ -102,6 +117,8 @@ def scan_shards(
         if fault is not None:
             problems.append(Problem(next(number), f"{shard} {fault}"))
     factors = dict.fromkeys(name for *_, sample in samples for name in sample.factors)
+    if len(factors) > FACTORS.value:
+        raise DataError(f"{source} has {len(factors):,} factors, {FACTORS.described}")
     table = ImageTable(
         source,
         root,
@@ -184,8 +201,12 @@ def _gather(file: BinaryIO, path: Path, num_bytes: int, samples: dict[str, _Samp
     """Go through a tar, and say what is wrong with it if anything is."""
     last = None
     try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            while (member := tar.next()) is not None:
+        with tarfile.open(fileobj=cast(BinaryIO, _Headers(file)), mode="r:") as tar:
+            for number in itertools.count(1):
+                if (member := tar.next()) is None:
+                    break
+                if number > ROWS.value:
+                    return f"has {number:,} files, {ROWS.described}"
                 tar.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
                 last = member.name.removeprefix("./")
                 if member.isdir():
@@ -203,7 +224,7 @@ def _gather(file: BinaryIO, path: Path, num_bytes: int, samples: dict[str, _Samp
                         f"is cut off: the tar ends after {num_bytes:,} bytes" if is_cut else None
                     )
                     fault = fault or _add(sample, last, ending, member, file, path)
-                    sample.endings.append(ending)
+                    sample.endings[ending] = None
                     if fault is not None and sample.fault is None:
                         sample.fault = f"{last} {fault}"
                     if is_cut:
@@ -213,6 +234,8 @@ def _gather(file: BinaryIO, path: Path, num_bytes: int, samples: dict[str, _Samp
             file.seek(tar.offset)
             if file.read(_BLOCK).strip(b"\0"):
                 return f"is damaged or cut off after {last}"
+    except _TooLarge as error:
+        return str(error)
     except Exception as error:  # damaged ones raise whatever tarfile stumbles over
         return f"is no tar: {error}" if last is None else f"is damaged after {last}: {error}"
     return None
@@ -234,8 +257,8 @@ def _add(
         return f"is a link to {member.linkname}; pack the file itself"
     if not member.isreg() or member.issparse():
         return "is no ordinary file"
-    if is_text and member.size > _MOST_TEXT:
-        return f"has {member.size:,} bytes, more than {_MOST_TEXT:,}: these are no factors"
+    if is_text and member.size > HEADER.value:
+        return f"has {member.size:,} bytes of factors, {HEADER.described}"
     if is_image and sample.stretch is not None:
         sample.fault = sample.fault or (
             f"{sample.name} is not the only image of its sample: there is {name}"
