@@ -113,8 +113,8 @@ def test_smaller_codes_begin_as_principal_components(train, face_manifest):
     """What that loses is said, and the features themselves are what is compared with."""
     run, done = train("--method", "OT", "--set", "encoder.code_size=4")
     assert re.search(
-        r"codes of 4 numbers begin as (whitened )?principal components of 72 features: one-shot accuracy \d\.\d{3} on "
-        r"validation images, all features \d\.\d{3}",
+        r"codes of 4 numbers begin as (whitened )?principal components of 72 features: "
+        r"one-shot accuracy \d\.\d{3} on validation images, all features \d\.\d{3}",
         done.stderr,
     )
     frozen = _frozen(face_manifest, ["p4", "p5"])
@@ -153,9 +153,7 @@ def test_it_is_used_and_resumed_like_any_other(train, orbitset, known, face_mani
     assert orbitset("train", "--resume", "--out", run.path, "--trust", "known_net").returncode == 0
     assert (run / "model.safetensors").read_bytes() == before
     image = next(face_manifest.parent.glob("*.png"))
-    done = orbitset(
-        "embed", run.path, image, "-o", tmp_path / "codes.npy", "--trust", "known_net"
-    )
+    done = orbitset("embed", run.path, image, "-o", tmp_path / "codes.npy", "--trust", "known_net")
     assert done.returncode == 0, done.stderr
     assert np.load(tmp_path / "codes.npy").shape == (1, 72)
 

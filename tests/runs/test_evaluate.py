@@ -77,7 +77,9 @@ def test_images_that_have_changed_are_said_and_not_trained_on(face_manifest, tmp
     lines = (folder / "faces.csv").read_text().splitlines()
     (folder / lines[-1].split(",")[0]).write_bytes(b"")
     evaluate_run(run, say=said.append)
-    assert any("have changed since this run was trained, 144 images then, 143 now" in text for text in said)
+    assert any(
+        "have changed since this run was trained, 144 images then, 143 now" in text for text in said
+    )
     assert any("left out: row 145: " in text for text in said)
     (run / "results.json").unlink()
     with pytest.raises(RunError, match="cannot go on: the images in .* have changed since"):
@@ -195,7 +197,9 @@ def test_a_model_is_evaluated_on_other_images_of_a_folder(faces, others, face_ma
     said = []
     rows = evaluate_run(faces, data=str(others), say=said.append)
     found = {(row["method"], row["metric"]): row["mean"] for row in rows}
-    assert said[0] == "18 test images of 3 orbits; for each query, retrieval leaves out no other image"
+    assert (
+        said[0] == "18 test images of 3 orbits; for each query, retrieval leaves out no other image"
+    )
     again = orbitset.load(faces.path)
     paths = sorted(others.rglob("*.png"))
     codes, people = again.embed(paths), np.array([path.parent.name for path in paths])
@@ -224,10 +228,14 @@ def test_where_the_model_it_began_with_is_gone_its_recorded_scores_are_shown(
     assert any("the row begun with is missing: there is no folder" in text for text in said)
 
 
-def test_what_a_model_cannot_be_evaluated_on_is_refused(run, faces, others, face_manifest, tmp_path):
+def test_what_a_model_cannot_be_evaluated_on_is_refused(
+    run, faces, others, face_manifest, tmp_path
+):
     with pytest.raises(ConfigError, match="trained on a part of .*faces.csv; leave it out"):
         evaluate_run(faces, data=str(face_manifest))
-    with pytest.raises(ConfigError, match="other grouped images: .* this model is of single images"):
+    with pytest.raises(
+        ConfigError, match="other grouped images: .* this model is of single images"
+    ):
         evaluate_run(run, data=str(others))
     np.save(tmp_path / "images.npy", np.zeros((4, 8, 8), np.uint8))
     with pytest.raises(ConfigError, match="images.npy is none"):
@@ -283,7 +291,9 @@ def test_one_flipped_bit_of_the_weights_is_refused(damaged, share):
     flip("model.safetensors", share)
     messages = []
     for load in (evaluate_run, lambda run: orbitset.load(run.path)):
-        with pytest.raises(RunError, match=r"model\.safetensors (has the id|cannot be read)") as refused:
+        with pytest.raises(
+            RunError, match=r"model\.safetensors (has the id|cannot be read)"
+        ) as refused:
             load(run)
         messages.append((refused.value.message, refused.value.hint))
     assert messages[0] == messages[1]

@@ -65,7 +65,10 @@ def test_a_training_is_shortened_to_the_time_there_is(planned, pace, evaluations
 
 
 def test_too_short_a_time_is_refused(planned):
-    with pytest.raises(ConfigError, match="a step takes 40 s here .* a model and a report 50 s; give at least 1.8 minutes mo"):
+    with pytest.raises(
+        ConfigError,
+        match="a step takes 40 s here .* a model and a report 50 s; give at least 1.8 minutes mo",
+    ):
         shortened(*planned, Pace(40, 20), 30)
 
 

@@ -35,7 +35,9 @@ def test_the_last_checkpoint_is_kept_and_can_be_gone_on_from(
     whole, run = Run(tmp_path / "whole"), Run(tmp_path / "run")
     train(config, whole)
     scarce(3, error)
-    with pytest.raises(RunError, match=r"cpu has too little memory to train with batches") as raised:
+    with pytest.raises(
+        RunError, match=r"cpu has too little memory to train with batches"
+    ) as raised:
         train(config, run)
     orbits = config.orbits.orbits_per_batch
     assert f"--set orbits.orbits_per_batch={orbits // 2}" in raised.value.hint
@@ -46,9 +48,7 @@ def test_the_last_checkpoint_is_kept_and_can_be_gone_on_from(
     assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_a_smaller_batch_starts_anew_in_the_same_folder(
-    small_faces, tmp_path, scarce, monkeypatch
-):
+def test_a_smaller_batch_starts_anew_in_the_same_folder(small_faces, tmp_path, scarce, monkeypatch):
     config, run = small_faces("OJ", "train.epochs=1"), Run(tmp_path / "run")
     scarce(0, torch.OutOfMemoryError("CUDA out of memory."))
     with pytest.raises(RunError, match="too little memory") as raised:

@@ -23,7 +23,6 @@ from orbitset.errors import ConfigError, DataError, RunError
 from orbitset.evaluation.score import Score
 from orbitset.models import load_model_folder
 from orbitset.protocols import Numbers, Pairs
-from orbitset.protocols.encoding import encoding_with
 from orbitset.protocols.images import load_parts
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.affine_mnist import affine_mnist
@@ -33,8 +32,8 @@ from orbitset.report import write_report
 from orbitset.run_folder import Run
 from orbitset.runs.demo import demo_configs
 from orbitset.runs.evaluate import evaluate_run
-from orbitset.runs.load import load_run
 from orbitset.runs.judge import Judge
+from orbitset.runs.load import load_run
 from orbitset.runs.prepare import build_protocol, open_images
 from orbitset.runs.train import train
 from orbitset.training.interruption import Interruption
@@ -254,9 +253,7 @@ def ended(tmp_path_factory):
     return run.path
 
 
-def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(
-    tmp_path, whole, finish
-):
+def test_killed_at_any_moment_and_resumed_gives_bit_identical_metrics(tmp_path, whole, finish):
     out, rng, killed = tmp_path / "killed", random.Random(0), 0
     while killed < 5:
         process = processes.started(*_arguments(out, "--resume", "--quiet"))

@@ -359,7 +359,9 @@ def test_observed_orbits_are_searched_by_retrieval_of_validation_orbits(observed
         assert found["best"]["command"].startswith(
             f"orbitset train faces.csv --orbit person,session,light --method {method} --"
         )
-    assert stored_search(run) == Search(bases=bases, trials=2, images=90, arguments=("faces.csv", "--orbit", "person,session,light"))
+    assert stored_search(run) == Search(
+        bases=bases, trials=2, images=90, arguments=("faces.csv", "--orbit", "person,session,light")
+    )
 
 
 def test_seeds_that_keep_their_best_weights_have_a_best_moment_each(small_faces, tmp_path):

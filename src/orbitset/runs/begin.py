@@ -1,4 +1,4 @@
-"""What a network begins with: the weights of another model, or codes that are a pretrained network's features."""
+"""What a network begins with: the weights of another model, or codes that are a network's own features."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +13,8 @@ from orbitset.encoders.components import principal_components
 from orbitset.errors import ConfigError
 from orbitset.models import load_model_folder
 from orbitset.protocols.encoding import ENCODE_BATCH
-from orbitset.recipes.experiment import Experiment
 from orbitset.protocols.images import GroupedImages
+from orbitset.recipes.experiment import Experiment
 from orbitset.runs.judge import Judge
 from orbitset.runs.prepare import Images, build_model
 
@@ -23,8 +23,8 @@ _MOST_IMAGES = 4_096
 
 
 def built(config: Experiment, model: Encoder) -> Experiment:
-    """The configuration with what is known once the network is built: the size of its codes, and the revision of
-    its weights."""
+    """The configuration with what is known once the network is built: the size of its codes, and the revision
+    of its weights."""
     network = without_transformer(model)
     encoder = replace(config.encoder, code_size=network.code_size)
     if revision := network.architecture.get("revision"):
@@ -35,8 +35,8 @@ def built(config: Experiment, model: Encoder) -> Experiment:
 def begin(
     config: Experiment, model: Encoder, images: Images, judge: Judge, note: Callable[[str], None]
 ) -> None:
-    """Give a new network what it begins with; nothing where that is random weights. Codes of a training that is to
-    ignore factors are scored before they do."""
+    """Give a new network what it begins with; nothing where that is random weights. Codes of a training that
+    is to ignore factors are scored before they do."""
     if config.init is not None:
         begin_with_model(model, config.encoder, config.init)
     elif config.begins_frozen:
@@ -111,7 +111,7 @@ def _features(network: BackboneEncoder, images: Images) -> Tensor:
 
 
 def frozen_network(config: Experiment, images: GroupedImages, device: str) -> nn.Module:
-    """The network as it was before training, if that was useful; an error where its weights are not at hand."""
+    """The network before training, if that was useful; an error where its weights are not at hand."""
     if config.init is not None:
         return load_model_folder(config.init, device=device).network
     model = build_model(config, images).to(device).eval()

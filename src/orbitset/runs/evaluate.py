@@ -20,8 +20,8 @@ from orbitset.recipes.own_images import OrbitOptions, usable
 from orbitset.results.row import Row
 from orbitset.run_folder import Run
 from orbitset.runs.begin import frozen_network
-from orbitset.runs.load import load_trained
 from orbitset.runs.judge import Judge
+from orbitset.runs.load import load_trained
 from orbitset.runs.prepare import Images, build_protocol, open_images, precision_of
 from orbitset.runs.train import data_change
 from orbitset.training.fit import TrainConfig
@@ -98,13 +98,14 @@ def _of_others(
     """Other images than those of the run, and the experiment as if it had been tested on them."""
     if config.data in (data, str(Path(data).resolve())):
         raise ConfigError(
-            f"the model was trained on a part of {data}; leave it out to evaluate on the part that was held out"
+            f"the model was trained on a part of {data}; leave it out to evaluate on the held-out part"
         )
     source = open_source(data)
     if not config.is_observed or not isinstance(source, TableSource):
         raise ConfigError(
-            "a model of grouped images can be evaluated on other grouped images: a folder with sub-folders, a "
-            f"manifest or shards; {f'{data} is none' if config.is_observed else 'this model is of single images'}"
+            "a model of grouped images can be evaluated on other grouped images: a folder with sub-folders, "
+            "a manifest or shards; "
+            + (f"{data} is none" if config.is_observed else "this model is of single images")
         )
     table, own = source.table(), config.observed
     orbit = tuple(options.orbit or (own.orbit if {*own.orbit} <= {*table.columns} else ["orbit"]))
@@ -127,18 +128,14 @@ def _of_others(
     images, left_out = source.load_observed(
         grouping(orbits, factors), decoding(orbits, is_private=config.is_private, device=device)
     )
-    grouped = GroupedImages(
-        images, left_out, orbits, is_private=config.is_private, device=device
-    )
+    grouped = GroupedImages(images, left_out, orbits, is_private=config.is_private, device=device)
     values = images.values[grouped.label]
     config = replace(
         config,
         data=data,
         orbits=orbits,
         protocol="pairs",
-        evaluation=PairsSettings(
-            split_by=grouped.label, train=("",), test=values, exclude=exclude
-        ),
+        evaluation=PairsSettings(split_by=grouped.label, train=("",), test=values, exclude=exclude),
         classify_weight=0.0,
         train=TrainConfig(precision=config.train.precision),
     )
@@ -148,8 +145,8 @@ def _of_others(
 def _baselines(
     judge: Judge, images: GroupedImages, recorded: Scores, device: str, say: Say
 ) -> dict[str, Scores]:
-    """The scores of raw pixels, and of the network before training, if that was pretrained: as recorded, where
-    its weights are not at hand."""
+    """The scores of raw pixels, and of the network before training, if that was pretrained: as recorded,
+    where its weights are not at hand."""
     baselines, config = {"pixels": judge.scores(raw_pixels)}, judge.config
     if not config.begins_useful:
         return baselines

@@ -1,4 +1,4 @@
-"""Factors that codes are to ignore (`orbits.ignore`): what tells their values apart is projected out of the codes.
+"""Factors that codes are to ignore (`orbits.ignore`): what tells their values apart is projected out.
 
 Training itself is as without them. Whenever codes are scored, and once more at the end, the directions are
 found in the codes of training images and projected out.
@@ -32,7 +32,7 @@ def ignoring_of(images: ComputedImages | ObservedSplit) -> "Ignoring | None":
 
 
 class Ignoring:
-    """Makes a network ignore factors of images, and measures how well a linear probe finds them in its codes."""
+    """Makes a network ignore factors, and measures how well a linear probe finds them in its codes."""
 
     def __init__(self, images: ObservedSplit) -> None:
         self.images, self.factors = images, images.config.ignore
@@ -53,8 +53,8 @@ class Ignoring:
         }
 
     def erase(self, network: Encoder, encode: Encode) -> dict[str, int]:
-        """Project out of the network's codes what tells values of the factors apart, one factor after another.
-        Gives the number of directions of each."""
+        """Project out of the network's codes what tells values of the factors apart, one factor after
+        another. Gives the number of directions of each."""
         counts = {}
         for factor in self.factors:
             codes = self.images.encode(encode, self.trained)
@@ -90,7 +90,9 @@ def described_counts(counts: Mapping[str, int]) -> str:
     '5 for light; none for session, which does not change all things alike'
     """
     return "; ".join(
-        f"{count} for {factor}" if count else f"none for {factor}, which does not change all things alike"
+        f"{count} for {factor}"
+        if count
+        else f"none for {factor}, which does not change all things alike"
         for factor, count in counts.items()
     )
 
@@ -108,8 +110,8 @@ def _check(trained: ObservedImages, factor: str, label: str) -> None:
     pairs = torch.stack([value_N, trained.factors[label].cpu()], 1)[value_N >= 0].unique(dim=0)
     if len(pairs) == len(values):
         raise DataError(
-            f"every {factor} belongs to one {label} only: to ignore it is to ignore what is to be recognised; "
-            "leave it out of --ignore"
+            f"every {factor} belongs to one {label} only: to ignore it is to ignore what is to be "
+            "recognised; leave it out of --ignore"
         )
 
 

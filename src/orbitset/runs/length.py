@@ -1,4 +1,4 @@
-"""How long a training is: its steps and evaluations, and how many of them this machine does in a given time."""
+"""How long a training is: its steps and evaluations, and how many of them fit into a given time here."""
 
 import math
 import statistics
@@ -78,9 +78,7 @@ def measure(
     return Pace(step_s, time.monotonic() - began_at)
 
 
-def step_seconds(
-    config: Experiment, model: nn.Module, loss: nn.Module, batches: Batches
-) -> float:
+def step_seconds(config: Experiment, model: nn.Module, loss: nn.Module, batches: Batches) -> float:
     """How long a training step takes here, as measured on copies."""
     device = next(model.parameters()).device
     timed, position = _Timed(device), batches.position

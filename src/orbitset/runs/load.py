@@ -5,9 +5,9 @@ from orbitset.errors import RunError
 from orbitset.models.folder import WEIGHTS, load_model_folder, read_description
 from orbitset.recipes.experiment import Experiment, read_experiment, resolved
 from orbitset.run_folder import Run
+from orbitset.runs.begin import other_network
 from orbitset.runs.judge import Judge
 from orbitset.runs.prepare import Images, build_protocol, open_images
-from orbitset.runs.begin import other_network
 
 _MOST_NAMED = 3
 """How many of the runs in a folder an error names"""

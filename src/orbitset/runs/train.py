@@ -23,10 +23,10 @@ from orbitset.recipes.methods import built_in
 from orbitset.run_folder import Run
 from orbitset.runs.begin import begin, built
 from orbitset.runs.describe import describe_model
+from orbitset.runs.ignoring import described_counts, ignoring_of
 from orbitset.runs.judge import Judge
 from orbitset.runs.length import Pace, evaluation_steps, measure, num_steps, shortened
 from orbitset.runs.memory import memory_for
-from orbitset.runs.ignoring import described_counts, ignoring_of
 from orbitset.runs.prepare import (
     CONFIGURATION,
     Images,
@@ -88,7 +88,9 @@ def train(
             results: dict[str, Any] = run.read_json("results.json")
             run.remove_checkpoint()  # if a kill came between
             return results
-        _prepare_folder(config, images, run, overwrite=overwrite, is_resumed=is_resumed, device=device)
+        _prepare_folder(
+            config, images, run, overwrite=overwrite, is_resumed=is_resumed, device=device
+        )
         _say_left_out(images, run, progress)
         with memory_for(config, run, device):
             recorder = _fit(

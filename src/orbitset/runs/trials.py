@@ -1,7 +1,7 @@
 """The trials of a search: Optuna proposes the settings of each, which is then trained with every seed.
 
-A search can be killed at any moment. The trial.json of a trial says what was proposed before it is trained, and
-what it is worth as soon as that is known; from these Optuna learns the same when the search is resumed.
+A search can be killed at any moment. The trial.json of a trial says what was proposed before it is trained,
+and what it is worth as soon as that is known; from these Optuna learns the same when the search is resumed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +43,8 @@ class _Trial:
     number: int
     folder: Run
     record: dict[str, Any]
-    """What trial.json holds: the `point` and its `settings`; then also `value`, `epoch`, `measure` and perhaps an
-    `error`"""
+    """What trial.json holds: the `point` and its `settings`; then also `value`, `epoch`, `measure` and
+    perhaps an `error`"""
 
     @property
     def is_settled(self) -> bool:
@@ -158,7 +158,13 @@ class Trials:
         """Keep only the records of a training; judge the trial when this was its last, or had to stop."""
         if error is not None and not isinstance(error, TrainingError):
             raise error
-        for name in ("model.safetensors", "model.json", "model-card.md", "known.safetensors", "arrays.npz"):
+        for name in (
+            "model.safetensors",
+            "model.json",
+            "model-card.md",
+            "known.safetensors",
+            "arrays.npz",
+        ):
             (job.run / name).unlink(missing_ok=True)
         job.run.remove_checkpoint()  # which a training that had to stop still has
         trial = job.trial
@@ -198,8 +204,8 @@ class Trials:
 def _best(runs: Sequence[Run]) -> dict[str, Any]:
     """The mean over runs of the best score, its epoch and the measure.
 
-    If a run keeps its best weights, each has its own best moment, and the epoch is the mean of these. Otherwise
-    it is the best of the moments at which all were evaluated.
+    If a run keeps its best weights, each has its own best moment, and the epoch is the mean of these.
+    Otherwise it is the best of the moments at which all were evaluated.
     """
     about = About.from_json(runs[0].read_json("results.json")["protocol"])
     measure = about.chosen_by
@@ -211,7 +217,9 @@ def _best(runs: Sequence[Run]) -> dict[str, Any]:
         moments = [[max(scores, key=lambda score: score[0]) for scores in scored]]
     else:
         moments = [*map(list, zip(*scored, strict=True))]
-    means = [(_mean(scores), _mean(epochs)) for scores, epochs in (zip(*m, strict=True) for m in moments)]
+    means = [
+        (_mean(scores), _mean(epochs)) for scores, epochs in (zip(*m, strict=True) for m in moments)
+    ]
     value, epoch = max(means, key=lambda mean: mean[0])
     return {"value": value, "epoch": epoch, "measure": measure}
 
