@@ -3,14 +3,18 @@
 import csv
 import json
 import re
+import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from orbitset.models import load_model_folder
 from orbitset.run_folder import Run
+from orbitset.runs.decoder import decoder_share
 from orbitset.runs.evaluate import evaluate_run
 
 NET = """
@@ -133,6 +137,69 @@ def test_frozen_codes_are_kept_where_training_does_not_beat_them(train):
     named = {(row["method"], row["metric"]): row["mean"] for row in rows}
     assert named["OT", "auc"] == named["frozen", "auc"] == records[0]["auc"]["mean"]
     assert "did not retrieve validation images better than the frozen network" in done.stderr
+
+
+@pytest.fixture
+def spoiled(orbitset, face_manifest, known, tmp_path):
+    """A command that trains a network at a rate at which it forgets; and a folder."""
+    rates = ("--set", "train.backbone_rate=1e5", "--set", "train.head_rate=1e5", "--epochs", "9")
+    return ["train", face_manifest, *SPLIT, "--encoder", known, *SHORT, *rates], tmp_path
+
+
+def _rectified(folder):
+    """The frozen codes are kept; and how much rectified images of two people differ."""
+    model = load_model_folder(folder).network.eval()
+    images = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    from known_net import Known
+
+    plain = Known().eval()((images - 0.5) / 0.25)
+    assert torch.allclose(model.encode(images), torch.nn.functional.normalize(plain), atol=1e-6)
+    return model.rectify(images).var(0).mean().item()
+
+
+def test_a_decoder_learns_the_frozen_codes_that_are_kept(spoiled, orbitset):
+    command, tmp_path = spoiled
+    done = orbitset(*command, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    sentence = (
+        r"training did not retrieve validation images better than the frozen network, whose codes are kept; "
+        r"after \d+ steps of training the decoder learned from them for [\d]+ more steps?"
+    )
+    *_, note = Run(tmp_path / "run").read_json("results.json")["notes"]
+    assert re.fullmatch(sentence, note)
+    assert note[1:] in (tmp_path / "run/model-card.md").read_text()
+    assert _rectified(tmp_path / "run") > 1e-4, "not one picture of all"
+
+
+def test_a_kill_while_the_decoder_learns_changes_nothing(spoiled, orbitset, monkeypatch):
+    """Neither where the training is resumed, nor where it is finished."""
+    command, tmp_path = spoiled
+    assert orbitset(*command, "--out", tmp_path / "whole").returncode == 0
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orbitset.runs.decoder._DecoderAlone.decode", stop)
+        assert orbitset(*command, "--out", tmp_path / "resumed").returncode != 0
+    shutil.copytree(tmp_path / "resumed", tmp_path / "finished")
+    trust = ("--trust", "known_net")
+    assert orbitset("train", "--resume", "--out", tmp_path / "resumed", *trust).returncode == 0
+    assert orbitset("finish", tmp_path / "finished", *trust).returncode == 0
+    for name in ("model.safetensors", "results.json", "metrics.jsonl"):
+        whole, *others = (
+            (tmp_path / folder / name).read_bytes() for folder in ("whole", "resumed", "finished")
+        )
+        assert others == [whole, whole]
+
+
+@pytest.mark.parametrize(
+    ("method", "init", "share"), [("IN+R", "model", 0.05), ("IN", "model", 0), ("IN+R", None, 0)]
+)
+def test_the_time_of_a_training_has_room_for_its_decoder(small_faces, method, init, share):
+    config = replace(small_faces(method, "encoder.decoder=free"), init=init)
+    loss = config.loss.build(config.loss_context(num_orbits=2, num_classes=0))
+    assert decoder_share(config, loss) == share
 
 
 @pytest.mark.parametrize("size", ["null", "4"])

@@ -142,6 +142,8 @@ class Trained:
     """Its scores"""
     precision: str | None = None
     """In which the network ran for the scores, float32 or bfloat16; None where it is not known"""
+    kept: str | None = None
+    """Why the codes are those before training, in words, if they are"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,9 +39,10 @@ def describe_model(
     rows: list[Row],
     *,
     num_images: int,
+    kept: str | None = None,
 ) -> None:
     """Write model.json, model-card.md and what the model knows beside the weights, which were trained on so
-    many images."""
+    many images. `kept` says what was kept instead, if that is so."""
     channels, size_px = images.image_shape
     environment = run.read_json("environment.json")
     input_ = Input(size_px=size_px, channels=channels, image_px=images.image_px)
@@ -72,6 +73,7 @@ def describe_model(
             start=config.start if config.begins_useful else None,
             start_scores=_means(rows, config.start, measures) if config.begins_useful else {},
             precision=precision_of(config, model),
+            kept=kept,
         ),
         calibration=_calibrated(protocol, model),
     )

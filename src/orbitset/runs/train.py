@@ -3,8 +3,9 @@
 import io
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from orbitset.config import differences, to_dict
-from orbitset.encoders import Encoder
-from orbitset.errors import ConfigError, RunError
+from orbitset.encoders import Encoder, without_transformer
+from orbitset.errors import ConfigError, RunError, count_of
 from orbitset.files import write_atomically
 from orbitset.models.folder import read_description
 from orbitset.protocols.images import Opened
@@ -22,6 +23,7 @@ from orbitset.recipes.experiment import Experiment, read_experiment, resolved
 from orbitset.recipes.methods import built_in
 from orbitset.run_folder import Run
 from orbitset.runs.begin import begin, built
+from orbitset.runs.decoder import decoder_share, learn_decoder
 from orbitset.runs.describe import describe_model
 from orbitset.runs.ignoring import described_counts, ignoring_of
 from orbitset.runs.judge import Judge
@@ -80,6 +82,7 @@ def train(
         try_loss(model, loss, images)
     if ends_at is not None and not (is_resumed and _is_complete(config, run)):
         pace = measure(config, model, loss, images, judge)
+        ends_at -= decoder_share(config, loss) * (ends_at - time.monotonic())
         if not is_resumed:
             config = _within(config, images, pace, ends_at - time.monotonic(), progress)
         ends_at -= pace.evaluation_s + pace.after_s
@@ -101,7 +104,7 @@ def train(
                 interruption=interruption if config.keeps_weights else None,
                 ends_at=math.inf if ends_at is None else ends_at,
             )
-        results = _finish(config, images, judge, model, recorder, progress)
+        results = _finish(config, images, judge, model, loss, recorder, progress)
         if recorder.stopped_at is None:
             run.remove_checkpoint()
         return results
@@ -185,6 +188,7 @@ def _finish(
     images: Images,
     judge: Judge,
     model: Encoder,
+    loss: nn.Module,
     recorder: RunRecorder,
     progress: Progress,
 ) -> dict[str, Any]:
@@ -197,16 +201,7 @@ def _finish(
         records.append(evaluated(judge.record, model, images.batches, recorder.stopped_at))
         if config.keeps_best and judge.choice.is_last_best(records):
             weights = None
-    if weights is not None:
-        model.load_state_dict(weights)
-    if judge.ignoring is not None:
-        counts = judge.ignoring.erase(model.eval(), judge.encoding(model))
-        progress.note(f"directions of codes that are projected out: {described_counts(counts)}")
-    if config.keeps_best and judge.choice.is_start_best(records):
-        progress.note(
-            f"{name}: training did not retrieve validation images better than the {config.start} network, "
-            "whose codes are kept"
-        )
+    kept = _keep(config, images, judge, model, loss, records, weights, progress)
     progress.note(f"{name}: raw pixels and figures")
     run.remove_results()
     if config.keeps_weights:
@@ -219,7 +214,9 @@ def _finish(
     rows = judge.rows(records)
     if config.keeps_weights:
         num_images = records[-1]["images"]
-        describe_model(config, images, judge.protocol, run, model, rows, num_images=num_images)
+        describe_model(
+            config, images, judge.protocol, run, model, rows, num_images=num_images, kept=kept
+        )
     results: dict[str, Any] = {
         "rows": [row.to_json() for row in rows],
         "tested_on": images.tested_on,
@@ -230,10 +227,51 @@ def _finish(
         stopped = {"step": recorder.stopped_at, "steps": num_steps(config, images)}
         results["stopped"] = stopped
         notes.insert(0, "stopped after {step:,} of {steps:,} steps".format(**stopped))
+    if kept is not None:
+        notes.append(kept)
     if notes:
         results["notes"] = notes
     run.write_json("results.json", results)
     return results
+
+
+def _keep(
+    config: Experiment,
+    images: Images,
+    judge: Judge,
+    model: Encoder,
+    loss: nn.Module,
+    records: Sequence[dict[str, Any]],
+    weights: Mapping[str, Tensor] | None,
+    progress: Progress,
+) -> str | None:
+    """Give the model the weights that are kept. If those are the ones before training, its decoder learns
+    from their codes; gives the sentence that says so."""
+    learned = deepcopy(without_transformer(model).decoder.state_dict())
+    if weights is not None:
+        model.load_state_dict(weights)
+    if judge.ignoring is not None:
+        counts = judge.ignoring.erase(model.eval(), judge.encoding(model))
+        progress.note(f"directions of codes that are projected out: {described_counts(counts)}")
+    if not (config.keeps_best and judge.choice.is_start_best(records)):
+        return None
+    start = "the frozen network" if config.begins_frozen else "the model that it began with"
+    kept = f"training did not retrieve validation images better than {start}, whose codes are kept"
+    if weights is not None:
+        trained_steps = records[-1]["step"]
+        steps = learn_decoder(
+            *(config, model, loss, images),
+            learned=learned,
+            trained_steps=trained_steps,
+            progress=progress,
+        )
+        if steps:
+            kept += (
+                f"; after {trained_steps:,} steps of training the decoder learned from them for "
+                f"{count_of(steps, 'more step')}"
+            )
+    progress.note(f"{config.method} {config.name}: {kept}")
+    return kept
 
 
 def _packed(arrays: Mapping[str, Tensor]) -> bytes:
