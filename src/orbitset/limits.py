@@ -52,7 +52,7 @@ DECODING = Limit("ORBITSET_DECODING_GB", 4, unit=10**9)
 """Bytes of all images that are decoded at once, and of what one other file is unpacked to"""
 HEADER = Limit("ORBITSET_MAX_HEADER_MB", 1, unit=10**6)
 """Bytes of a text that says what a file holds"""
-ROWS = Limit("ORBITSET_MAX_ROWS", 10_000_000)
+ROWS = Limit("ORBITSET_MAX_ROWS", 2_000_000)
 """Rows of a table, files in a tar"""
 FACTORS = Limit("ORBITSET_MAX_FACTORS", 1_000)
 """Columns of a table"""

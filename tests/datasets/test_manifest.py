@@ -1,4 +1,5 @@
 import sys
+import tracemalloc
 
 import pytest
 
@@ -196,6 +197,84 @@ def test_damaged_parquet_is_refused(tmp_path):
     path = tmp_path / "faces.parquet"
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
+        read_manifest(path)
+
+
+def _write_parquet(file, /, **columns):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table(columns), file)
+    return file
+
+
+def _equal_texts(text, number):
+    pyarrow = pytest.importorskip("pyarrow")
+    return pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array([0] * number, pyarrow.int8()), pyarrow.array([text])
+    )
+
+
+def test_parquet_of_equal_texts_that_are_longer_than_memory_is_refused(tmp_path):
+    """A few kilobytes that stand for 600 megabytes, of which there would be several copies."""
+    path = _write_parquet(tmp_path / "x.parquet", path=_equal_texts("a" * 100_000, 6_000))
+    assert path.stat().st_size < 10_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            DataError, match=r"takes 4,800,192,000 bytes once it is read, more than"
+        ):
+            read_manifest(path)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_equal_texts_of_parquet_are_one_text(tmp_path):
+    path = _write_parquet(tmp_path / "x.parquet", path=["a.png", "b.png"], who=_equal_texts("é", 2))
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).touch()
+    first, second = read_manifest(path).columns["who"]
+    assert first == "é" and first is second
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_tables_of_very_many_rows_or_columns_are_refused(tmp_path, monkeypatch, suffix):
+    path, (wide, long) = (
+        tmp_path / f"x.{suffix}",
+        ({"path": ["a"], **dict.fromkeys("bcdefg", "x")}, {"path": "abc"}),
+    )
+    for columns, fault in (
+        (wide, "7 columns, more than 6; ORBITSET_MAX_FACTORS"),
+        (long, "3 rows, more than 2"),
+    ):
+        if suffix == "csv":
+            rows = zip(*columns.values(), strict=True)
+            path.write_text("\n".join(map(",".join, [columns, *rows])))
+        else:
+            _write_parquet(path, **{name: list(values) for name, values in columns.items()})
+        monkeypatch.setenv("ORBITSET_MAX_FACTORS", "6")
+        monkeypatch.setenv("ORBITSET_MAX_ROWS", "2")
+        with pytest.raises(DataError, match=f"has {fault}"):
+            read_manifest(path)
+
+
+@pytest.mark.parametrize("values", ["date32", "time64", "timestamp"])
+def test_dates_of_parquet_that_are_none_are_named_by_their_column(tmp_path, values):
+    pyarrow = pytest.importorskip("pyarrow")
+    column = {
+        "date32": pyarrow.array([2**31 - 1], pyarrow.int32()).view(pyarrow.date32()),
+        "time64": pyarrow.array([2**62], pyarrow.int64()).view(pyarrow.time64("us")),
+        "timestamp": pyarrow.array([1], pyarrow.timestamp("us", tz="No/Where")),
+    }[values]
+    with pytest.raises(DataError, match=r"x.parquet: column when cannot be read: "):
+        read_manifest(_write_parquet(tmp_path / "x.parquet", path=["a.png"], when=column))
+
+
+def test_a_column_of_parquet_whose_name_is_not_utf_8_is_refused(tmp_path):
+    path = _write_parquet(tmp_path / "x.parquet", path=["a.png"], person=["ann"])
+    path.write_bytes(path.read_bytes().replace(b"person", b"p\xffrson"))
+    with pytest.raises(DataError, match=r"x.parquet: the name of a column is not UTF-8"):
         read_manifest(path)
 
 

@@ -17,9 +17,12 @@ from typing import Any
 from orbitset.datasets.pictures import Box
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import DataError
+from orbitset.limits import DECODING, FACTORS, ROWS
 
 _BOX = ("left", "top", "right", "bottom")
 _DRIVE = re.compile("[A-Za-z]:(/|$)")
+_BYTES_PER_CELL, _BYTES_PER_CHARACTER = 32, 8
+"""What rows of Parquet take while they are checked, beside equal texts, of which there is one"""
 _BROKEN = re.compile("[\ud800-\udfff]")
 """What bytes that are not UTF-8 were kept as"""
 
@@ -124,6 +127,8 @@ def _slashed(path: str) -> str:
 
 
 def _check_header(path: Path, header: Sequence[str], factors: Sequence[str]) -> None:
+    if len(header) > FACTORS.value:
+        raise DataError(f"{path} has {len(header):,} columns, {FACTORS.described}")
     broken = next((at for at, name in enumerate(header, 1) if _BROKEN.search(name)), None)
     if broken is not None:
         raise DataError(
@@ -164,6 +169,8 @@ def _csv(path: Path) -> tuple[list[str], list[list[str]], int]:
         rows.pop()
     if len(rows) < 2:
         raise DataError(f"{path} has no rows; the first names the columns, path among them")
+    if len(rows) - 1 > ROWS.value:
+        raise DataError(f"{path} has {len(rows) - 1:,} rows, {ROWS.described}")
     header = [name.strip() for name in rows[0]]
     return header, [[cell.strip() for cell in row] for row in rows[1:]], 2
 
@@ -177,24 +184,74 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]], int]:
             f"{path} is Parquet, which needs pyarrow", hint="pip install pyarrow"
         ) from None
     try:
-        header = list(parquet.read_schema(path).names)
-        if len(set(header)) < len(header):
+        with parquet.ParquetFile(path) as file:
+            schema, about = file.schema_arrow, file.metadata
+        header = list(schema.names)
+        if len(set(header)) < len(header) or len(header) > FACTORS.value:
             return header, [], 1  # it cannot be read, and the header says why
-        table = parquet.read_table(path)
+        _check_size(path, about)
+        texts = [field.name for field in schema if _is_text(field.type)]
+        # a text that many rows share is kept once: a few kilobytes may hold millions of rows
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            table = file.read()
+        columns, needed = [], _BYTES_PER_CELL * table.num_rows * len(header)
+        for name in header:
+            columns.append(_cells(path, name, table.column(name)))
+            needed += _BYTES_PER_CHARACTER * sum(map(len, columns[-1]))
+            _check_bytes(path, needed)
     except pyarrow.ArrowException as error:
         first_line = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read as Parquet: {first_line}") from None
-    columns = [[_cell(value) for value in _values(column)] for column in table.columns]
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path}: the name of a column is not UTF-8", hint="save it as UTF-8"
+        ) from None
     if not table.num_rows:
         raise DataError(f"{path} has no rows")
     return header, [list(row) for row in zip(*columns, strict=True)], 1
 
 
-def _values(column: Any) -> list[Any]:
+def _check_size(path: Path, about: Any) -> None:
+    if about.num_rows > ROWS.value:
+        raise DataError(f"{path} has {about.num_rows:,} rows, {ROWS.described}")
+    _check_bytes(path, _BYTES_PER_CELL * about.num_rows * about.num_columns)
+    groups = [about.row_group(at) for at in range(about.num_row_groups)]
+    _check_bytes(path, sum(group.total_byte_size for group in groups))
+
+
+def _check_bytes(path: Path, needed: int) -> None:
+    if needed > DECODING.value:
+        raise DataError(f"{path} takes {needed:,} bytes once it is read, {DECODING.described}")
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _cells(path: Path, name: str, column: Any) -> list[str]:
+    """The texts of a column, of those that are equal only one."""
+    from pyarrow import types
+
+    cells: list[str] = []
+    for chunk in column.chunks:
+        is_encoded = types.is_dictionary(chunk.type)
+        values = chunk.dictionary if is_encoded else chunk
+        try:
+            texts = list(map(_cell, _values(values)))
+        except (ValueError, OverflowError, TypeError, NotImplementedError) as error:
+            raise DataError(f"{path}: column {name} cannot be read: {error}") from None
+        places = chunk.indices.to_pylist() if is_encoded else range(len(texts))
+        cells += ["" if place is None else texts[place] for place in places]
+    return cells
+
+
+def _values(array: Any) -> list[Any]:
     try:
-        values: list[Any] = column.to_pylist()
+        values: list[Any] = array.to_pylist()
     except UnicodeDecodeError:  # the rows are named later
-        buffers = [value.as_buffer() for value in column]  # None of what is empty
+        buffers = [value.as_buffer() for value in array]  # None of what is empty
         values = [raw and raw.to_pybytes().decode(errors="surrogateescape") for raw in buffers]
     return values
 
