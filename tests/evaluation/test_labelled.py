@@ -1,9 +1,44 @@
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from orbitset.evaluation.labelled import Labelled, draw_labelled_sets
+from orbitset.seeds import stream
 
 LABELS = torch.tensor([2, 7, 2, 2, 0, 7, 0, 2, 7, 0, 0])
+
+
+def _compared_with_every_class(labels_N, shots, draws, seed):
+    """The definition: the rows of each class in their order, found by comparing all labels with it."""
+    generator, columns = stream("labelled sets", seed, shots), []
+    for label in labels_N.unique():
+        rows = (labels_N == label).nonzero().squeeze(1)
+        if shots == 1:
+            columns.append(rows[torch.randint(len(rows), (draws, 1), generator=generator)])
+        else:
+            keys = torch.rand(draws, len(rows), generator=generator)
+            columns.append(rows[keys.topk(shots, dim=1).indices])
+    return torch.cat(columns, 1)
+
+
+@pytest.mark.parametrize("shots", [1, 2])
+def test_sets_are_those_of_the_definition(shots):
+    labels = torch.randint(0, 40, (500,), generator=torch.Generator().manual_seed(1)) * 3
+    sets = draw_labelled_sets(labels, shots=shots, draws=5, seed=2)
+    assert torch.equal(sets, _compared_with_every_class(labels, shots, 5, 2))
+
+
+def test_all_labels_are_looked_at_a_few_times_however_many_classes_there_are():
+    class Counting(TorchFunctionMode):
+        looks = 0
+
+        def __torch_function__(self, function, types, inputs=(), options=None):
+            self.looks += any(isinstance(x, torch.Tensor) and x.shape == (1000,) for x in inputs)
+            return function(*inputs, **(options or {}))
+
+    with Counting() as counting:
+        draw_labelled_sets(torch.arange(500).repeat(2), shots=1, draws=2)
+    assert counting.looks < 20
 
 
 def test_length_is_the_number_of_codes():

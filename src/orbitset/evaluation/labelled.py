@@ -81,8 +81,8 @@ def draw_labelled_sets(labels_N: Tensor, *, shots: int, draws: int, seed: int = 
         raise ValueError(f"draws is {draws}; give at least 1")
     generator = stream("labelled sets", seed, shots)
     columns = []
-    for label in classes:
-        rows = (labels_N == label).nonzero().squeeze(1).cpu()
+    rows_by_class = labels_N.argsort(stable=True).cpu().split(counts.tolist())
+    for rows in rows_by_class:
         if shots == 1:
             columns.append(rows[torch.randint(len(rows), (draws, 1), generator=generator)])
         else:
