@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from orbitset.encoders import EncoderConfig, build_encoder
-from orbitset.encoders.hugging_face import pretrained_network, read_repository
+from orbitset.encoders.hugging_face import pretrained_network
 from orbitset.encoders.named import look_at
+from orbitset.encoders.repository import read_repository
 from orbitset.errors import ConfigError
 
 transformers = pytest.importorskip("transformers")
@@ -155,44 +156,37 @@ def test_pickled_weights_are_refused(dino, tmp_path):
     spec = _saved(folder, _network("dinov2", patch_size=14))
     (folder / "model.safetensors").unlink()
     torch.save(_network("dinov2", patch_size=14).state_dict(), folder / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match="cannot be loaded: .*safetensors"):
+    with pytest.raises(ConfigError, match="no weights in safetensors files"):
         pretrained_network(spec, "auto")
-
-
-@pytest.mark.parametrize(
-    ("processing", "word"),
-    [
-        ({"size": 28}, "does not state the mean and s.d."),
-        ({"image_mean": [0.5], "image_std": [0.5], "size": 28}, None),
-        (None, "cannot be loaded"),
-    ],
-)
-def test_what_it_expects_of_images_must_be_stated(tmp_path, processing, word):
-    spec = _saved(tmp_path / "net", _network("dinov2", patch_size=14), processing)
-    if word is None:
-        assert look_at(spec).size_px == 28
-    else:
-        with pytest.raises(ConfigError, match=word):
-            look_at(spec)
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):
     folder = tmp_path / "net"
     spec = _saved(folder, _network("dinov2", patch_size=14))
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    with pytest.raises(ConfigError, match=r"do not fit its network: \d+ are missing, such as enc"):
+    for change, words in (
+        ({"num_hidden_layers": 3}, r"\d+ are missing, such as enc"),
+        ({"hidden_size": 64}, r".* has the shape .*, and config.json asks for .*"),
+    ):
+        (folder / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ConfigError, match=f"do not fit its network: {words}"):
+            pretrained_network(spec, "auto")
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_weights_that_were_cut_off_are_refused(tmp_path, share):
+    spec = _saved(tmp_path / "net", _network("dinov2", patch_size=14))
+    path = tmp_path / "net" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(ConfigError, match=f"the weights of {spec} are damaged") as refused:
         pretrained_network(spec, "auto")
+    assert refused.value.hint == "fetch or save them again"
 
 
-def test_a_name_that_no_hub_has_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ConfigError, match="cannot be loaded") as refused:
-        look_at("hf:nobody/nothing-at-all")
-    assert "hf download nobody/nothing-at-all" in refused.value.hint
-
-
-def test_it_needs_transformers(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(ConfigError, match="needs transformers, which cannot be imported"):
-        look_at("hf:any/thing")
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    network = _network("dinov2", patch_size=14)
+    torch.nn.init.constant_(network.layernorm.weight, torch.nan)
+    spec = _saved(tmp_path / "net", network)
+    config = EncoderConfig(backbone=spec, is_pretrained=True, channels=(4, 8), code_size=8)
+    with pytest.raises(ConfigError, match=f"{spec} gives features that are not finite"):
+        build_encoder(config, in_channels=3, size_px=28)

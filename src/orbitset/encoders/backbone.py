@@ -176,7 +176,8 @@ def _features(backbone: nn.Module, images: Tensor) -> Tensor:
 def _num_features(backbone: nn.Module, contrast: nn.Module, in_channels: int, size_px: int) -> int:
     """How many features the backbone gives, after checks of all that could go wrong later."""
     named = backbone.network if isinstance(backbone, Standardised) else backbone
-    name, was_training = type(named).__name__, backbone.training
+    name = getattr(named, "name", type(named).__name__)  # networks of transformers have one
+    was_training = backbone.training
     if any(map(is_lazy, backbone.parameters())):
         raise ConfigError(f"{name} has layers without a size; give them one instead of lazy ones")
     state = copy.deepcopy(backbone.state_dict())
@@ -212,9 +213,11 @@ def _checked(features: Any, num: int, name: str) -> int:
             f"{name} gives {output} for {num} images; an encoder gives one vector per image, "
             f"({num}, features)"
         )
-    if not features.is_floating_point() or not features.numel() or not features.isfinite().all():
+    if not features.is_floating_point() or not features.numel():
         kind = str(features.dtype).removeprefix("torch.")
         raise ConfigError(
-            f"{name} gives {features.shape[1]} features of {kind}; give at least one, and finite floats"
+            f"{name} gives {features.shape[1]} features of {kind}; give at least one, and floats"
         )
+    if not features.isfinite().all():
+        raise ConfigError(f"{name} gives features that are not finite; look at its weights")
     return features.shape[1]

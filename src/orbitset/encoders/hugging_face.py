@@ -9,63 +9,22 @@ Shapes: N images of C x S x S.
 
 import contextlib
 import inspect
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from orbitset.encoders.config import HF, Features
+from orbitset.encoders.repository import (
+    Repository,
+    checked,
+    has_weights,
+    plain_errors,
+    read_repository,
+)
 from orbitset.encoders.standardised import Standardised
 from orbitset.errors import ConfigError
-
-_LEFT_OUT = re.compile(
-    r"_|attn_impl|experts_impl|auto_map|quantization|(torch_)?dtype|id2label|label2id|architectures$"
-)
-"""Settings that choose code to run or formats of numbers, or name classes: not what the network is"""
-
-
-@dataclass(frozen=True)
-class Repository:
-    """What is known of a network before its weights are read."""
-
-    name: str
-    revision: str | None
-    architecture: Mapping[str, Any]
-    mean: tuple[float, ...]
-    sd: tuple[float, ...]
-    size_px: int
-
-    def __str__(self) -> str:
-        return f"{HF}{self.name}"
-
-
-def read_repository(spec: str) -> Repository:
-    """The architecture of `hf:NAME` and the images that it expects."""
-    name, _, revision = spec.removeprefix(HF).partition("@")
-    with _transformers(spec) as transformers:
-        from transformers.image_processing_base import ImageProcessingMixin
-
-        config, _ = transformers.PreTrainedConfig.get_config_dict(
-            name, revision=revision or None, _commit_hash=None
-        )
-        processing, _ = ImageProcessingMixin.get_image_processor_dict(
-            name, revision=revision or None
-        )
-    commit = config.get("_commit_hash") or revision or None
-    architecture = _checked(config.get("vision_config", config), spec)
-    mean, sd = (processing.get(key) for key in ("image_mean", "image_std"))
-    size_px = _size(processing) or architecture.get("image_size")
-    if not (isinstance(size_px, int) and mean and sd):
-        missing = "mean and s.d." if isinstance(size_px, int) else "size"
-        raise ConfigError(
-            f"{spec} does not state the {missing} of the images that it expects; its "
-            "preprocessor_config.json should",
-            hint="wrap it in a class of your own that does: see docs/own-data.md",
-        )
-    return Repository(name, commit, architecture, tuple(mean), tuple(sd), size_px)
 
 
 def pretrained_network(spec: str, features: Features) -> nn.Module:
@@ -76,14 +35,20 @@ def pretrained_network(spec: str, features: Features) -> nn.Module:
             repository.name,
             config=_config(repository.architecture),
             revision=repository.revision,
+            local_files_only=has_weights(repository, spec),
             use_safetensors=True,
             trust_remote_code=False,
             dtype=torch.float32,
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    missing = [*info["missing_keys"], *info["mismatched_keys"]]
-    has_pooler = not any("pooler" in str(key) for key in missing)
-    unfit = [str(key) for key in missing if "pooler" not in str(key)]
+    for key, stored, expected in info["mismatched_keys"]:
+        raise ConfigError(
+            f"the weights of {spec} do not fit its network: {key} has the shape {tuple(stored)}, and "
+            f"config.json asks for {tuple(expected)}"
+        )
+    has_pooler = not any("pooler" in str(key) for key in info["missing_keys"])
+    unfit = [str(key) for key in info["missing_keys"] if "pooler" not in str(key)]
     if unfit:
         raise ConfigError(
             f"the weights of {spec} do not fit its network: {len(unfit)} are missing, such as {unfit[0]}"
@@ -102,7 +67,7 @@ def untrained_network(spec: str, features: Features, kept: Mapping[str, Any] | N
             repository = Repository(
                 spec.removeprefix(HF).partition("@")[0],
                 kept["revision"],
-                _checked(kept["config"], spec),
+                checked(kept["config"], spec),
                 tuple(map(float, kept["mean"])),
                 tuple(map(float, kept["sd"])),
                 int(kept["size_px"]),
@@ -134,6 +99,7 @@ class HubNetwork(nn.Module):
         ):
             setattr(network, "pooler", None)  # noqa: B010 - its weights would take no part
         self._repository = repository
+        self.name = str(repository)
 
     @property
     def architecture(self) -> dict[str, Any]:
@@ -181,24 +147,6 @@ def _without_pooler(network: nn.Module) -> Features:
     return "cls" if has_cls else "mean"
 
 
-def _size(processing: Mapping[str, Any]) -> int | None:
-    """The side of the images that a processor makes."""
-    for name in ("crop_size", "size"):
-        size = processing.get(name)
-        if isinstance(size, Mapping):
-            size = size.get("height", size.get("shortest_edge"))
-        if isinstance(size, int):
-            return size
-    return None
-
-
-def _checked(config: Any, spec: str) -> dict[str, Any]:
-    """The settings that say what the network is; none that chooses code to run."""
-    if not isinstance(config, Mapping) or not isinstance(config.get("model_type"), str):
-        raise ConfigError(f"{spec} does not describe a network: its config.json has no model_type")
-    return {name: value for name, value in config.items() if not _LEFT_OUT.match(name)}
-
-
 def _config(architecture: Mapping[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING
 
@@ -212,30 +160,16 @@ def _config(architecture: Mapping[str, Any]) -> Any:
 @contextlib.contextmanager
 def _transformers(spec: str) -> Iterator[Any]:
     """The library, silent; its errors become sentences."""
-    try:
+    with plain_errors(spec):
         import transformers
-    except ImportError as error:
-        raise ConfigError(
-            f"{spec} needs transformers, which cannot be imported: {error}",
-            hint="pip install transformers",
-        ) from None
-    logging = transformers.utils.logging
-    verbosity, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield transformers
-    except ConfigError:
-        raise
-    except Exception as error:  # of many kinds, by version
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        name = spec.removeprefix(HF).partition("@")[0]
-        raise ConfigError(
-            f"{spec} cannot be loaded: {first}",
-            hint=f"check the name and the connection; hf download {name} fetches it once, or name a folder "
-            "that holds it: hf:./folder",
-        ) from None
-    finally:
-        logging.set_verbosity(verbosity)
-        if has_bar:
-            logging.enable_progress_bar()
+
+        logging = transformers.utils.logging
+        verbosity, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield transformers
+        finally:
+            logging.set_verbosity(verbosity)
+            if has_bar:
+                logging.enable_progress_bar()

@@ -31,7 +31,7 @@ def look_at(name: str) -> Stated:
     """
     check_network_name(name)
     if name.startswith(HF):
-        from orbitset.encoders.hugging_face import read_repository
+        from orbitset.encoders.repository import read_repository
 
         return Stated(size_px=read_repository(name).size_px, is_pretrained=True)
     if name.startswith(TIMM):

@@ -23,7 +23,9 @@ class Offered:
             return False
         from huggingface_hub import try_to_load_from_cache
 
-        files = ("config.json", "model.safetensors")
+        files = ["config.json", "model.safetensors"]
+        if self.library == "transformers":
+            files.append("preprocessor_config.json")
         return all(isinstance(try_to_load_from_cache(self.repository, file), str) for file in files)
 
 
