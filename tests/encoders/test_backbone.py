@@ -72,7 +72,7 @@ def test_layers_without_a_size_are_refused():
         (lambda images: images.view(7, 7), "does not take images of 2 x 1 x 16 x 16"),
         (lambda images: images.flatten(1) * (len(images) / (len(images) - 1)), "division by zero"),
         (lambda images: images.flatten(1).long(), "features of int64"),
-        (lambda images: images.flatten(1).log() / 0, "not finite"),
+        (lambda images: images.flatten(1).log() / 0, "not all finite"),
         (lambda images: images.flatten(1)[:, :0], "gives 0 features"),
         (lambda images: images.mul_(2).flatten(1), "changes its input images"),
     ],

@@ -188,5 +188,5 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
     torch.nn.init.constant_(network.layernorm.weight, torch.nan)
     spec = _saved(tmp_path / "net", network)
     config = EncoderConfig(backbone=spec, is_pretrained=True, channels=(4, 8), code_size=8)
-    with pytest.raises(ConfigError, match=f"{spec} gives features that are not finite"):
+    with pytest.raises(ConfigError, match=f"{spec} gives 32 features that are not all finite"):
         build_encoder(config, in_channels=3, size_px=28)

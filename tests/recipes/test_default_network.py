@@ -36,7 +36,7 @@ def test_without_weights_at_hand_the_command_that_fetches_some_is_said(hub):
 
 def test_weights_in_the_cache_of_the_hub_are_used_if_their_library_is_there(hub, monkeypatch):
     last = OFFERED[-1]
-    hub(last.repository, "config.json", "model.safetensors")
+    hub(last.repository, "config.json", "model.safetensors", "preprocessor_config.json")
     assert default_network(PHOTOGRAPHS)[0] == last.name == "hf:facebook/dinov2-small"
     monkeypatch.setattr(module, "OFFERED", (replace(last, library="no_such_library"),))
     assert default_network(PHOTOGRAPHS)[0] is None
@@ -44,8 +44,8 @@ def test_weights_in_the_cache_of_the_hub_are_used_if_their_library_is_there(hub,
 
 def test_half_of_what_a_network_needs_is_not_enough(hub):
     offered = Offered("hf:a/b", "transformers", "a/b")
-    hub("a/b", "config.json")
-    assert not offered.is_at_hand
+    hub("a/b", "config.json", "model.safetensors")
+    assert not offered.is_at_hand  # nothing says what images it expects
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_half_of_what_a_network_needs_is_not_enough(hub):
     ],
 )
 def test_images_unlike_photographs_are_learned_from_random_weights(orbits, why, hub):
-    hub(OFFERED[-1].repository, "config.json", "model.safetensors")
+    hub(OFFERED[-1].repository, "config.json", "model.safetensors", "preprocessor_config.json")
     network, said = default_network(orbits)
     assert network is None and said.startswith(why)

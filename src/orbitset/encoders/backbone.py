@@ -219,5 +219,5 @@ def _checked(features: Any, num: int, name: str) -> int:
             f"{name} gives {features.shape[1]} features of {kind}; give at least one, and floats"
         )
     if not features.isfinite().all():
-        raise ConfigError(f"{name} gives features that are not finite; look at its weights")
+        raise ConfigError(f"{name} gives {features.shape[1]} features that are not all finite")
     return features.shape[1]
