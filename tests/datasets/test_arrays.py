@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from orbitset.datasets.arrays import load_array, split
+from orbitset.datasets.arrays import load_array, load_parts, split
 from orbitset.datasets.images import ImageSet
 from orbitset.errors import DataError
 
@@ -271,3 +271,12 @@ def test_split_of_classes_too_small_to_test_is_refused():
 def test_split_of_fewer_than_ten_images_is_refused():
     with pytest.raises(DataError, match="there are 9 images; at least 10 are needed"):
         split(numbered_images(9))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 1000), (1000, 1), (33, 2)])
+def test_images_that_are_a_point_or_a_line_are_not_trained_on(tmp_path, shape):
+    path = saved(tmp_path, images=random_uint8(20, *shape))
+    with pytest.raises(DataError, match=rf"have {shape[1]}x{shape[0]} px, and are trained on in a"):
+        load_parts(path)
+    assert len(load_array(path)) == 20
+    assert len(load_parts(saved(tmp_path, images=random_uint8(20, 32, 2))).train) == 12

@@ -17,6 +17,8 @@ from orbitset.limits import DECODING
 from orbitset.seeds import stream
 
 _USED = ("images", "labels")
+_MOST_STRETCH = 16
+"""Around a line of 1,000 px a square has 1,000 times as many"""
 
 
 def load_array(path: Path) -> ImageSet:
@@ -57,6 +59,18 @@ def as_images(where: str, array: np.ndarray) -> np.ndarray:
             "give (N, H, W), (N, C, H, W) or (N, H, W, C) with 1 or 3 channels"
         )
     return images
+
+
+def load_parts(path: Path) -> Splits:
+    """Images to train on, in three parts."""
+    images = load_array(path)
+    height, width = images.images.shape[-2:]
+    if max(height, width) < 2 or max(height, width) > _MOST_STRETCH * min(height, width):
+        raise DataError(
+            f"images in {path} have {width}x{height} px, and are trained on in a square; give at least 2 px, "
+            f"and sides of which one is at most {_MOST_STRETCH} times as long as the other"
+        )
+    return split(images)
 
 
 def split(images: ImageSet, *, seed: int = 0) -> Splits:

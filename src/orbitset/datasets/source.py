@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from orbitset.datasets import inspect
-from orbitset.datasets.arrays import load_array, rows_of, split
+from orbitset.datasets.arrays import load_array, load_parts, rows_of
 from orbitset.datasets.crops import crop
 from orbitset.datasets.decode import Decoding, Progress, load_images
 from orbitset.datasets.digits import load_digits
@@ -347,7 +347,7 @@ def open_path(spec: str) -> Source:
     if path.is_file() and suffix in VIDEOS:
         return Videos(spec, path.parent, (path.name,))
     if suffix in ARRAYS and path.is_file():
-        return Single(spec, lambda: split(load_array(path)), partial(load_array, path))
+        return Single(spec, partial(load_parts, path), partial(load_array, path))
     if is_outside_source(spec):
         return Outside(spec)
     reason = "it is of no known kind" if path.exists() else "there is no such file or name"
