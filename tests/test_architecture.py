@@ -37,7 +37,7 @@ ARROWS = {
     "orbits": FOUNDATION | {SEAM},
     "encoders": FOUNDATION,
     "losses": FOUNDATION | {SEAM},
-    "training": FOUNDATION | {SEAM, "run_folder"},
+    "training": FOUNDATION | {SEAM, "run_folder", "losses"},
     CUDA: FOUNDATION | {SEAM, "encoders", "losses", "training"},
     "evaluation": FOUNDATION,
     "search": FOUNDATION,
@@ -48,7 +48,7 @@ ARROWS = {
     "results": FOUNDATION | {"run_folder", "evaluation", "protocols", "recipes"},
     "report": FOUNDATION | {"run_folder", "protocols", "recipes", "results"},
     "runs": FOUNDATION
-    | {"run_folder", DATA, "orbits", "encoders", "training", "evaluation", "models"}
+    | {"run_folder", DATA, "orbits", "encoders", "losses", "training", "evaluation", "models"}
     | {"protocols", "recipes", "results"},
     "uses": FOUNDATION | {DATA, "models", "search"},
     "estimator": FOUNDATION | {"orbits", "encoders", "training", "recipes"},

@@ -11,7 +11,7 @@ from orbitset.errors import ConfigError
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.affine_mnist import affine_mnist
 from orbitset.recipes.experiment import read_experiment, resolved
-from orbitset.recipes.losses import LossContext
+from orbitset.recipes.losses import LossContext, LossSettings
 from orbitset.recipes.outside_loss import default_loss, method_named, plain_settings
 
 MODULE = """
@@ -143,5 +143,6 @@ def test_the_default_numbers_are_those_that_a_loss_has(losses):
 
 
 def test_plain_settings_hold_any_values_by_name():
-    kind = plain_settings({"a": 3, "b": 4})
-    assert to_dict(kind(1, "x")) == {"a": 1, "b": "x"} and plain_settings({"a": 5, "b": 6}) is kind
+    kind = plain_settings({"a": 3, "b": 4}, LossSettings)
+    assert to_dict(kind(a=1, b="x")) == {"a": 1, "b": "x"} and kind.shapes_codes
+    assert plain_settings({"a": 5, "b": 6}, LossSettings) is kind

@@ -10,9 +10,9 @@ from orbitset.losses.methods import (
     Exemplar,
     OrbitJoint,
     SupervisedTriplet,
-    as_objective,
 )
 from orbitset.losses.mining import Mined, Triplets, mine
+from orbitset.losses.objective import Objective, as_objective
 from orbitset.losses.similarity import info_nce_loss, prototype_loss, sigmoid_loss
 from orbitset.losses.terms import Term
 from orbitset.losses.triplet import Mining, TripletLoss, TripletMiner, triplet_loss
@@ -25,6 +25,7 @@ __all__ = [
     "JointLoss",
     "Mined",
     "Mining",
+    "Objective",
     "OrbitJoint",
     "OrbitPrototypes",
     "SigmoidPairs",

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from orbitset.errors import ConfigError
 from orbitset.losses.joint import reconstruction_loss
-from orbitset.losses.methods import BatchLike, Terms
+from orbitset.losses.objective import BatchLike, Objective, Terms
 from orbitset.losses.similarity import (
     info_nce_loss,
     orbit_means,
@@ -52,7 +52,7 @@ def check_ranges(settings: Mapping[str, float], group: str = "") -> None:
             raise ConfigError(f"{group}{name} is {value}; give a number {range_}")
 
 
-class CosineObjective(nn.Module, ABC):
+class CosineObjective(Objective, ABC):
     """What these objectives share: a learned temperature, and the decoder's term if it has a weight."""
 
     about_contrast: ClassVar[str]

@@ -1,13 +1,4 @@
-"""The paper's methods as objectives, which turn the codes of a batch into what is minimised.
-
-An objective is called as objective(codes, batch, rectified) and gives named terms, of which `loss` is
-minimised; `rectified` is None unless the objective says `uses_rectified`. `as_objective` makes one of any
-function.
-"""
-
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+"""The paper's methods as objectives, which turn the codes of a batch into what is minimised."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,10 +7,10 @@ from orbitset.errors import ConfigError
 from orbitset.losses.exemplar import exemplar_loss
 from orbitset.losses.joint import Scale, orbit_joint_loss, reconstruction_loss
 from orbitset.losses.mining import Variant, check_variant
+from orbitset.losses.objective import BatchLike, Objective, Terms, as_objective
 from orbitset.losses.terms import RECTIFY, Term
 from orbitset.losses.triplet import Mining, Reduction, mined_terms
 
-Terms = Mapping[str, Tensor]
 _ACTIVE = Term("fraction of triplets inside the margin", is_part=False)
 _SILENT = (
     "hardly a triplet is inside the margin, so that it no longer teaches anything; raise the margin (--set "
@@ -33,24 +24,7 @@ _DISCRIMINATE = Term(
 )
 
 
-class BatchLike(Protocol):
-    """What an objective may look at; `orbitset.orbits.Batch` is one."""
-
-    @property
-    def images(self) -> Tensor: ...
-    @property
-    def orbits(self) -> Tensor: ...
-    @property
-    def canonical(self) -> Tensor: ...
-    @property
-    def labels(self) -> Tensor | None: ...
-    @property
-    def max_members(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-
-
-class OrbitJoint(nn.Module):
+class OrbitJoint(Objective):
     """OJ: discriminate and rectify. With rectify_weight 0 it is OT, with discriminate_weight 0 it is OE.
 
     A term of weight 0 is not computed. `active` is the fraction of triplets inside the margin.
@@ -107,16 +81,13 @@ class OrbitJoint(nn.Module):
         return terms
 
 
-class SupervisedTriplet(nn.Module):
+class SupervisedTriplet(Objective):
     """ST: the triplet term with classes in place of orbits."""
 
-    uses_rectified = False
-    about_terms: ClassVar[Mapping[str, Term]] = {
-        "discriminate": _DISCRIMINATE._replace(
-            meaning="distances within classes are smaller than between them, by the margin"
-        ),
-        "active": _ACTIVE,
-    }
+    @property
+    def about_terms(self) -> dict[str, Term]:
+        meaning = "distances within classes are smaller than between them, by the margin"
+        return {"discriminate": _DISCRIMINATE._replace(meaning=meaning), "active": _ACTIVE}
 
     def __init__(
         self,
@@ -137,13 +108,12 @@ class SupervisedTriplet(nn.Module):
         return {"loss": hinge, "discriminate": hinge, "active": active}
 
 
-class Exemplar(nn.Module):
+class Exemplar(Objective):
     """EX: one class per orbit, told apart by a linear classifier that is learned and then thrown away."""
 
-    uses_rectified = False
-    about_terms: ClassVar[Mapping[str, Term]] = {
-        "classify": Term("every image is told from those of other orbits by a classifier")
-    }
+    @property
+    def about_terms(self) -> dict[str, Term]:
+        return {"classify": Term("every image is told from those of other orbits by a classifier")}
 
     def __init__(self, *, code_size: int, num_orbits: int) -> None:
         super().__init__()
@@ -154,13 +124,14 @@ class Exemplar(nn.Module):
         return {"loss": loss, "classify": loss}
 
 
-class Autoencoder(nn.Module):
+class Autoencoder(Objective):
     """AE: give back the input."""
 
     uses_rectified = True
-    about_terms: ClassVar[Mapping[str, Term]] = {
-        "reconstruct": Term("the decoded images are near the images themselves")
-    }
+
+    @property
+    def about_terms(self) -> dict[str, Term]:
+        return {"reconstruct": Term("the decoded images are near the images themselves")}
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -172,7 +143,7 @@ class Autoencoder(nn.Module):
         return {"loss": loss, "reconstruct": loss}
 
 
-class Classified(nn.Module):
+class Classified(Objective):
     """Any objective, and beside it class labels where some images have them: the orbits then regularise a
     classifier, as in the paper, or the classes the codes.
 
@@ -184,12 +155,15 @@ class Classified(nn.Module):
         self, objective: nn.Module, *, weight: float, code_size: int, num_classes: int
     ) -> None:
         super().__init__()
-        self.objective, self.weight = objective, weight
+        self.objective, self.weight = as_objective(objective), weight
         self.classifier = nn.Linear(code_size, num_classes)
-        self.uses_rectified = bool(getattr(objective, "uses_rectified", False))
-        self.shapes_codes = bool(getattr(objective, "shapes_codes", True))
-        self.about_terms = {
-            **getattr(objective, "about_terms", {}),
+        self.uses_rectified = self.objective.uses_rectified
+        self.shapes_codes = self.objective.shapes_codes
+
+    @property
+    def about_terms(self) -> dict[str, Term | str]:
+        return {
+            **self.objective.about_terms,
             "classes": Term("a classifier of the labels", to_balance="lower classify_weight"),
             "right": Term("fraction of the labels that the classifier gets right", is_part=False),
         }
@@ -211,33 +185,3 @@ class Classified(nn.Module):
             "classes": classify,
             "right": is_right.sum() / count,
         }
-
-
-class _Function(nn.Module):
-    def __init__(self, function: Callable[..., Any], num_arguments: int) -> None:
-        super().__init__()
-        self.function, self.num_arguments = function, num_arguments
-        self.uses_rectified = num_arguments > 2
-        self.about_terms = getattr(getattr(function, "func", function), "about_terms", {})
-
-    def forward(self, *arguments: Any) -> Terms:
-        terms = self.function(*arguments[: self.num_arguments])
-        return terms if isinstance(terms, Mapping) else {"loss": terms}
-
-
-def as_objective(loss: Callable[..., Any]) -> nn.Module:
-    """Make an objective of a function of (codes, batch) or (codes, batch, rectified), which gives the loss or
-    named terms with a `loss`; a module is one already.
-
-    >>> @as_objective
-    ... def spread_out(codes, batch):
-    ...     return -codes.var(0).sum()
-    """
-    if isinstance(loss, nn.Module):
-        return loss
-    positional = [
-        parameter
-        for parameter in inspect.signature(loss).parameters.values()
-        if parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY
-    ]
-    return _Function(loss, 3 if len(positional) > 2 else 2)

@@ -1,7 +1,7 @@
 """How codes are judged: one contract, and the protocols of the paper."""
 
 from orbitset.evaluation.score import Score
-from orbitset.protocols.contract import About, Numbers, Protocol, evaluate
+from orbitset.protocols.contract import About, Numbers, Protocol, ProtocolSettings, evaluate
 from orbitset.protocols.encoding import encoding_with, raw_pixels
 from orbitset.protocols.finding import Finding, FindingSettings
 from orbitset.protocols.images import ComputedImages, ObservedSplit
@@ -24,6 +24,7 @@ __all__ = [
     "Pairs",
     "PairsSettings",
     "Protocol",
+    "ProtocolSettings",
     "Score",
     "encoding_with",
     "evaluate",

@@ -101,6 +101,28 @@ class Numbers:
     test_images: int | None = None
 
 
+class ProtocolSettings:
+    """The settings of a protocol, a frozen dataclass. What its fields do not name is as it is here."""
+
+    on: On = "test"
+    """The images that are scored"""
+    seed: int = 0
+    """Random seed of what is drawn for an evaluation"""
+    exclude: tuple[str, ...] = ()
+    """What retrieval leaves out: see `orbitset.protocols.exclusions`"""
+    splits: int | None = None
+    """How many splits of the test orbits have scores of their own, if the protocol says so"""
+
+    @property
+    def can_keep_best(self) -> bool:
+        """Whether there are scores on validation images, by which weights can be chosen."""
+        return False
+
+    def without_figures(self) -> dict[str, Any]:
+        """Settings with which nothing is computed for figures alone."""
+        return {}
+
+
 class Parts(typing.Protocol):
     """The settings that every protocol on observed orbits has."""
 
@@ -118,6 +140,9 @@ class Parts(typing.Protocol):
     def exclude(self) -> tuple[str, ...]:
         """Further factors that the protocol looks at; images must have them"""
 
+    @property
+    def on(self) -> On: ...
+
 
 class Protocol(ABC):
     """Evaluates one training. Every implementation is final."""
@@ -126,8 +151,15 @@ class Protocol(ABC):
     """The kind of orbits that it evaluates"""
     about: About
     Settings: ClassVar[type]
-    """A frozen dataclass with the settings `evaluation.…`; for observed orbits it has the fields of `Parts`,
-    which say what is held out"""
+    """A frozen dataclass with the settings `evaluation.…`, derived from `ProtocolSettings`; for observed
+    orbits it has the fields of `Parts`, which say what is held out"""
+
+    def __init_subclass__(cls) -> None:
+        """A dataclass that does not derive from `ProtocolSettings` is made to."""
+        settings = cls.__dict__.get("Settings", ProtocolSettings)
+        if not issubclass(settings, ProtocolSettings):
+            named = {"__module__": settings.__module__, "__qualname__": settings.__qualname__}
+            cls.Settings = type(settings.__name__, (settings, ProtocolSettings), named)
 
     @abstractmethod
     def __init__(self, images: Any, settings: Any, *, margin: float | None = None) -> None:

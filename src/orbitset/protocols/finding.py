@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,15 @@ from orbitset.evaluation.labelled import Labelled
 from orbitset.evaluation.score import Score
 from orbitset.losses.distances import distance_matrix
 from orbitset.orbits.computed import AffineOrbits
-from orbitset.protocols.contract import About, Encode, On, Protocol, Scores, measures_in_words
+from orbitset.protocols.contract import (
+    About,
+    Encode,
+    On,
+    Protocol,
+    ProtocolSettings,
+    Scores,
+    measures_in_words,
+)
 from orbitset.protocols.encoding import ENCODE_BATCH, encode_members, random_members
 from orbitset.protocols.figures import at_margin, computed_figures
 from orbitset.protocols.images import ComputedImages
@@ -25,7 +32,7 @@ _MOST_IMAGES = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingSettings:
+class FindingSettings(ProtocolSettings):
     """How retrieval is evaluated. Early stopping can choose weights by retrieval of validation images."""
 
     on: On = "test"
@@ -41,9 +48,6 @@ class FindingSettings:
     @property
     def can_keep_best(self) -> bool:
         return True
-
-    def without_figures(self) -> dict[str, Any]:
-        return {}
 
 
 class FindingTask:

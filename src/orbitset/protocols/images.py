@@ -287,7 +287,7 @@ class ObservedSplit(GroupedImages):
         }
         divided = {name: images.where(by, value) for name, value in values.items()}
         self.train = divided["train"]
-        is_test_hidden = getattr(parts, "on", "test") == "validation"
+        is_test_hidden = parts.on == "validation"
         self.sides = {"te": divided["validation" if is_test_hidden else "test"]}
         if parts.validation:
             self.sides["va"] = divided["validation"]

@@ -25,6 +25,7 @@ from orbitset.protocols.contract import (
     Numbers,
     On,
     Protocol,
+    ProtocolSettings,
     Say,
     Scores,
     measures_in_words,
@@ -39,7 +40,7 @@ _CALIBRATED_ORBITS, _CALIBRATED_MEMBERS = 300, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneShotSettings:
+class OneShotSettings(ProtocolSettings):
     """How one-shot recognition is evaluated: labelled validation images, and test images as queries."""
 
     on: On = "test"
@@ -59,12 +60,7 @@ class OneShotSettings:
                 f"evaluation.tsne_points is {self.tsne_points}; give 0 for none, or at least 50"
             )
 
-    @property
-    def can_keep_best(self) -> bool:
-        return False
-
     def without_figures(self) -> dict[str, Any]:
-        """Settings with which nothing is computed for figures alone."""
         return {"tsne_points": 0}
 
 

@@ -33,6 +33,7 @@ from orbitset.protocols.contract import (
     Numbers,
     On,
     Protocol,
+    ProtocolSettings,
     Say,
     Scores,
     measures_in_words,
@@ -56,7 +57,7 @@ _DRAWS, _FEWEST_DRAWS, _MOST_COMPARISONS = 100, 10, 2**27
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsSettings:
+class PairsSettings(ProtocolSettings):
     """Verification and retrieval on observed images that were not trained on."""
 
     split_by: str

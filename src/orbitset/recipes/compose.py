@@ -367,7 +367,7 @@ def _beginning_with(config: Experiment, folder: Path) -> Experiment:
         )
     encoder = replace(about.network.encoder, is_pretrained=False)
     loss = config.loss
-    if not encoder.has_free_decoder and not getattr(loss, "shapes_codes", True):
+    if not encoder.has_free_decoder and not loss.shapes_codes:
         loss = replace(loss, shapes_codes=True)
     if encoder.code_norm != config.encoder.code_norm and config.margin is not None:
         fraction = None if encoder.code_norm == "none" else loss.margin_fraction

@@ -20,8 +20,8 @@ from orbitset.errors import ConfigError, check_choice
 from orbitset.orbits.computed import OrbitConfig
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.outside import check_trust, import_named, is_name
-from orbitset.protocols import PROTOCOLS, Protocol
-from orbitset.recipes.losses import LossContext, margin_of
+from orbitset.protocols import PROTOCOLS, Protocol, ProtocolSettings
+from orbitset.recipes.losses import LossContext, LossSettings, margin_of
 from orbitset.recipes.methods import (
     Method,
     base_name,
@@ -85,7 +85,7 @@ class Experiment:
             self._check_method(method)
         self._check_rates()
         self._check_observed()
-        if not getattr(self.evaluation, "can_keep_best", False):
+        if not (self.evaluation and self.evaluation.can_keep_best):
             self._check_unvalidated()
 
     @property
@@ -195,7 +195,7 @@ class Experiment:
             raise ConfigError(
                 f"loss has the settings of another method than {self.method}: {type(self.loss).__name__}"
             )
-        fraction = getattr(self.loss, "margin_fraction", None)
+        fraction = self.loss.margin_fraction
         if (
             fraction is not None
             and self.usual_distance is None
@@ -205,7 +205,7 @@ class Experiment:
                 f"loss.margin_fraction is {fraction}, and codes without a norm have no usual distance that "
                 "it could be a fraction of; set loss.margin"
             )
-        if not getattr(self.loss, "shapes_codes", True) and not self.encoder.has_free_decoder:
+        if not self.loss.shapes_codes and not self.encoder.has_free_decoder:
             raise ConfigError(
                 "loss.shapes_codes is false, and the decoder has the encoder's weights, which change codes; "
                 "set encoder.decoder=free or loss.shapes_codes=true"
@@ -290,9 +290,8 @@ def with_protocol(config: Experiment, name: str) -> Experiment:
     """The same with another protocol: settings of the evaluation that both have are kept."""
     settings = protocol_named(name).Settings
     evaluation = _shared_settings(settings, config.evaluation, "evaluation.")
-    can_keep_best = getattr(evaluation, "can_keep_best", False)
     train = config.train
-    if not can_keep_best:
+    if not evaluation.can_keep_best:
         train = replace(train, keep="last", patience=None)
     return replace(config, protocol=name, train=train, evaluation=evaluation)
 
@@ -353,8 +352,10 @@ def read_experiment(values: Mapping[str, Any]) -> Experiment:
     method, protocol = built_in(parse_method(name)), PROTOCOLS.get(protocol_name)
     types = {
         "orbits": ObservedConfig if is_observed else OrbitConfig,
-        "loss": plain_settings(loss) if method is None else method.settings,
-        "evaluation": plain_settings(evaluation) if protocol is None else protocol.Settings,
+        "loss": plain_settings(loss, LossSettings) if method is None else method.settings,
+        "evaluation": plain_settings(evaluation, ProtocolSettings)
+        if protocol is None
+        else protocol.Settings,
     }
     with belonging(method=name, protocol=protocol_name, is_observed=is_observed):
         return from_dict(Experiment, values, types=types)

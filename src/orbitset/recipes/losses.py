@@ -10,11 +10,9 @@ import typing
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any
 
-from torch import nn
-
 from orbitset.config import check_fields, replacing
 from orbitset.errors import ConfigError
-from orbitset.losses import as_objective
+from orbitset.losses import Objective, as_objective
 from orbitset.losses.contrast import check_ranges
 from orbitset.losses.methods import Classified
 from orbitset.outside import described_error
@@ -37,11 +35,27 @@ class LossContext:
     """The mean squared distance of two random codes; None if the codes have no norm"""
 
 
+class _Unnamed:
+    """What settings have that are no fields of a loss."""
+
+    shapes_codes: bool = True
+    margin_fraction: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings(_Unnamed):
+    """The settings of a loss."""
+
+    def build(self, context: LossContext) -> Objective:
+        """The objective with these settings."""
+        raise NotImplementedError
+
+
 _CONTEXT = tuple(field.name for field in fields(LossContext))
 
 
 @functools.cache
-def settings_type(name: str, loss: Any, *, is_outside: bool = True) -> type:
+def settings_type(name: str, loss: Any, *, is_outside: bool = True) -> type[LossSettings]:
     """A dataclass of the keyword parameters of a loss; its `build(context)` gives the objective.
 
     `loss` is a function of codes and a batch, a class of modules, or a function that builds one. Parameters
@@ -70,7 +84,7 @@ def settings_type(name: str, loss: Any, *, is_outside: bool = True) -> type:
             (parameter.name, kind if is_known else Any, field(default=parameter.default))
         )
 
-    def build(self: Any, context: LossContext) -> nn.Module:
+    def build(self: Any, context: LossContext) -> Objective:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if not is_outside and "margin" in values:
             del values["margin_fraction"]
@@ -82,11 +96,16 @@ def settings_type(name: str, loss: Any, *, is_outside: bool = True) -> type:
 
     namespace = {"build": build} if is_outside else {"build": build, "__post_init__": _check}
     return make_dataclass(
-        f"{name}Settings", members, frozen=True, kw_only=True, namespace=namespace
+        f"{name}Settings",
+        members,
+        bases=(LossSettings,),
+        frozen=True,
+        kw_only=True,
+        namespace=namespace,
     )
 
 
-def _build(name: str, loss: Any, settings: dict[str, Any], context: LossContext) -> nn.Module:
+def _build(name: str, loss: Any, settings: dict[str, Any], context: LossContext) -> Objective:
     if _is_objective_function(loss):
         return as_objective(functools.partial(loss, **settings))
     known = {
@@ -153,9 +172,11 @@ def _check(settings: Any) -> None:
         )
 
 
-def build_loss(settings: Any, context: LossContext, classify_weight: float = 0.0) -> nn.Module:
+def build_loss(
+    settings: LossSettings, context: LossContext, classify_weight: float = 0.0
+) -> Objective:
     """The objective that settings describe; with a weight, class labels are learned beside it."""
-    objective: nn.Module = settings.build(context)
+    objective = settings.build(context)
     if not classify_weight:
         return objective
     if context.num_classes < 2:

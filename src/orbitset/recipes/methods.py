@@ -22,7 +22,7 @@ from orbitset.losses import (
     SupervisedTriplet,
 )
 from orbitset.outside import is_name
-from orbitset.recipes.losses import settings_type
+from orbitset.recipes.losses import LossSettings, settings_type
 
 Family = Literal["affine-mnist", "faces", "own-images"]
 STN = "-STN"
@@ -49,7 +49,7 @@ class Method:
     name: str
     title: str
     """The field's or the paper's name for it"""
-    settings: type
+    settings: type[LossSettings]
     """The dataclass of its numbers, with a method `build(context)` that gives the objective"""
     colour: str | None = None
     compares_members: bool = False

@@ -44,16 +44,18 @@ def default_loss(name: str, **values: float) -> Any:
     return settings(**{name: value for name, value in values.items() if name in own})
 
 
-def plain_settings(values: Any) -> Any:
+def plain_settings(values: Any, base: type) -> Any:
     """The type of settings of what has not been imported: the names of these values, with any values."""
-    return _plain_settings(tuple(values)) if isinstance(values, Mapping) else Any
+    return _plain_settings(tuple(values), base) if isinstance(values, Mapping) else Any
 
 
 @functools.cache
-def _plain_settings(names: tuple[str, ...]) -> type:
+def _plain_settings(names: tuple[str, ...], base: type) -> type:
     return dataclasses.make_dataclass(
         "PlainSettings",
         [(name, Any) for name in names],
+        bases=(base,),
         frozen=True,
+        kw_only=True,
         namespace={"can_keep_best": True},  # as far as is known
     )

@@ -112,7 +112,7 @@ class Study:
             and seed == self.seeds[0]
             and line.path(seed) == self.lines_of(line.label)[0].path(seed)
         )
-        if not is_shown and hasattr(config.evaluation, "without_figures"):
+        if not is_shown and config.evaluation is not None:
             fewer = config.evaluation.without_figures()
             config = replace(config, evaluation=replace(config.evaluation, **fewer))
         return replace(config, name=self.name, seed=seed, cut_down=self.cut_down)

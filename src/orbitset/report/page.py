@@ -162,7 +162,7 @@ def _notes(page: _Page) -> list[Block]:
     )
     partial = [training for training in page.trainings.values() if training.left_out]
     lists = [training.file_of("left_out.json") for training in partial]
-    is_validated = getattr(page.first.config.evaluation, "on", "test") == "validation"
+    is_validated = page.first.config.evaluation.on == "validation"
     lost = max((row.get("unanswerable") or 0 for row in page.results["rows"]), default=0)
     return blocks.notes(
         page.note,
@@ -208,10 +208,10 @@ def _how(page: _Page) -> str:
     """How codes were judged, and in a study how checkpoints were chosen."""
     texts = [page.protocol.how]
     config = page.first.config
-    if excluded := getattr(config.evaluation, "exclude", None):
+    if excluded := config.evaluation.exclude:
         label = page.protocol.label
         texts.append(f"Left out are images of the same {label} {left_out_in_words(excluded)}.")
-    if getattr(config.encoder, "contrast", None) == "local":
+    if config.encoder.contrast == "local":
         texts.append("Every encoder sees the local contrast of images; raw pixels are as they are.")
     if page.recorded is not None:
         is_stopped = page.protocol.has_swapped_sides

@@ -215,7 +215,7 @@ def _config(training: Training) -> Experiment:
     config = training.config
     train = replace(config.train, checkpoint_every_s=0)
     evaluation = config.evaluation
-    if hasattr(evaluation, "without_figures"):
+    if evaluation is not None:
         evaluation = replace(evaluation, **evaluation.without_figures())
     if config.is_observed:
         evaluation = replace(evaluation, seed=0)  # which chooses figures alone

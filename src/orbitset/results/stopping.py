@@ -82,9 +82,9 @@ def scores_of(runs: Sequence[Training], measure: str, *, is_swapped: bool = Fals
 
 def _num_splits(run: Training, measure: str, *, is_own: bool) -> int:
     """How many splits a run was to be scored on: as its protocol was set, or else as its last record has."""
-    setting = getattr(run.config.evaluation, "splits", None) if is_own else None
-    if isinstance(setting, int):
-        return setting
+    evaluation = run.config.evaluation
+    if is_own and evaluation is not None and evaluation.splits is not None:
+        return int(evaluation.splits)
     record = run.records[-1].get(measure) if run.records else None
     return len(record.get("va", [])) if isinstance(record, dict) else 0
 

@@ -57,7 +57,7 @@ def evaluate_run(
     if images.left_out:
         say(f"left out: {named(images.left_out)}")
     if isinstance(images, GroupedImages):
-        exclude = getattr(config.evaluation, "exclude", ())
+        exclude = config.evaluation.exclude
         what = "no other image"
         if exclude:
             what = f"images of the same {images.label} {left_out_in_words(exclude)}"

@@ -137,7 +137,7 @@ class Judge:
         return [self._row(method, name, score, pixels) for method, name, score in scores]
 
     def _row(self, method: str, name: str, score: Score, pixels: Scores) -> Row:
-        suffix = "" if getattr(self.config.evaluation, "on", "test") == "test" else "_validation"
+        suffix = "" if self.config.evaluation.on == "test" else "_validation"
         unanswerable: Any = pixels.get("unanswerable") if name.startswith("top1") else None
         row = Row.of(method, f"{name}{suffix}", score, unanswerable=unanswerable)
         return replace(row, cut_down=self.config.cut_down)

@@ -13,6 +13,7 @@ from orbitset.datasets.source import open_source
 from orbitset.encoders import Encoder, EncoderConfig, build_encoder
 from orbitset.encoders.backbone import check_restorable
 from orbitset.errors import ConfigError
+from orbitset.losses import Objective
 from orbitset.precision import in_bfloat16
 from orbitset.protocols import ComputedImages, ObservedSplit, Protocol
 from orbitset.protocols.images import GroupedImages, Opened
@@ -59,9 +60,9 @@ def open_images(
     return ComputedImages(
         source,
         config.computed,
-        on=getattr(config.evaluation, "on", "test"),
+        on=config.evaluation.on,
         seed=config.seed,
-        evaluation_seed=getattr(config.evaluation, "seed", 0),
+        evaluation_seed=config.evaluation.seed,
         is_private=config.is_private,
         device=device,
     )
@@ -115,7 +116,7 @@ def build_model(config: Experiment, images: Images | GroupedImages) -> Encoder:
     return model
 
 
-def build_objective(config: Experiment, images: Images) -> nn.Module:
+def build_objective(config: Experiment, images: Images) -> Objective:
     """The objective of the method, with a classifier beside it if the configuration has classes."""
     orbits = images.batches.orbits
     labels = orbits.labels_N
@@ -130,7 +131,7 @@ def build_objective(config: Experiment, images: Images) -> nn.Module:
     )
 
 
-def try_loss(model: nn.Module, loss: nn.Module, images: Images) -> None:
+def try_loss(model: nn.Module, loss: Objective, images: Images) -> None:
     """Refuse a loss from outside that fails on the first batch, before anything is written. Copies are
     tried, so that training begins as if nothing had been."""
     device = next(model.parameters()).device

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from orbitset.errors import RunError
 from orbitset.files import remove_parts, write_atomically
+from orbitset.losses.objective import Objective
 from orbitset.training.average import Average
 from orbitset.training.low_rank import LowRank
 
@@ -33,7 +34,7 @@ class Learner:
     """What changes in training, and is kept in a checkpoint."""
 
     model: nn.Module
-    loss: nn.Module
+    loss: Objective
     optimizer: torch.optim.Optimizer
     average: Average = field(default_factory=lambda: Average(nn.Module(), None))
     low_rank: LowRank = field(default_factory=lambda: LowRank(nn.Module(), None))

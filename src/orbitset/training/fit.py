@@ -9,6 +9,7 @@ from torch import nn
 
 from orbitset.config import bounded, check_fields, replacing
 from orbitset.errors import ConfigError
+from orbitset.losses.objective import Objective, as_objective, name_of
 from orbitset.precision import Precision, in_bfloat16
 from orbitset.training.average import Average
 from orbitset.training.blocks import blocks_of
@@ -19,7 +20,7 @@ from orbitset.training.progress import Progress, Silent
 from orbitset.training.recompute import Recompute
 from orbitset.training.recorder import Batches, Recorder, Training, Unrecorded
 from orbitset.training.schedule import Schedule, learning_rate
-from orbitset.training.steps import Engine, choose_steps, name_of
+from orbitset.training.steps import Engine, choose_steps
 from orbitset.training.unfreezing import Unfreezing
 
 Keep = Literal["last", "best"]
@@ -157,21 +158,22 @@ def fit(
     """
     if steps < 0 or steps != int(steps):
         raise ValueError(f"steps is {steps}; give a whole number of at least 0")
+    objective = as_objective(loss)
     config, recorder = config or TrainConfig(), recorder or Unrecorded()
     progress = progress or Silent()
     device = next(model.parameters()).device
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    learner = _learner(model, loss, config, rate_shares)
+    learner = _learner(model, objective, config, rate_shares)
     unfreezing = Unfreezing(
         model, steps=steps, head_first=config.head_first, unfreeze=config.unfreeze
     )
     training = Training(learner, batches, steps, progress, label)
     recorder.begin(training)
     monitor, images_at_start = training.monitor, batches.images_before(training.step)
-    monitor.loss_name = name_of(loss)
+    monitor.loss_name = name_of(objective)
     do_step, how = choose_steps(
-        *(config.engine, model, loss, learner.optimizer, batches, monitor),
+        *(config.engine, model, objective, learner.optimizer, batches, monitor),
         use_bfloat16=in_bfloat16(config.precision, device),
         changes=unfreezing.has_stages,
         note=lambda message: progress.note(f"{label}: {message}"),
@@ -212,7 +214,7 @@ def fit(
 
 
 def _learner(
-    model: nn.Module, loss: nn.Module, config: TrainConfig, rate_shares: Mapping[str, float] | None
+    model: nn.Module, loss: Objective, config: TrainConfig, rate_shares: Mapping[str, float] | None
 ) -> Learner:
     """Model and loss with what changes them."""
     low_rank = LowRank(model, config.lora)

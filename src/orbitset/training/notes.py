@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from orbitset.losses.terms import Term
 from orbitset.training.monitors import Monitor
 
 _COLLAPSED, _COLLAPSED_RANK = 1e-4, 1.1
@@ -21,8 +22,8 @@ _FRACTIONS = ("spread", "rank")
 _SUM_TOLERANCE = 1e-3
 
 
-About = Mapping[str, Any]
-"""For some terms a text, or what `orbitset.losses.Term` holds"""
+About = Mapping[str, Term | str]
+"""What terms mean; a plain text is a meaning"""
 
 
 class Stretch(NamedTuple):
@@ -89,7 +90,7 @@ def judge(
     for name, (first, is_zero) in silent_since.items():
         if first is None or latest - first < tenth:
             continue
-        why = _said(about, name, "when_silent") or (
+        why = _term(about, name).when_silent or (
             "it no longer teaches anything; change its settings or train for less"
         )
         sentences[f"silent {name}"] = (
@@ -107,15 +108,13 @@ def explained(about: About) -> str | None:
     >>> explained({"near": "distance to the target", "far": "distance to others"})
     'near: distance to the target; far: distance to others'
     """
-    return "; ".join(f"{name}: {_said(about, name, 'meaning')}" for name in about) or None
+    return "; ".join(f"{name}: {_term(about, name).meaning}" for name in about) or None
 
 
-def _said(about: About, name: str, what: str) -> Any:
-    """What an objective says of a term, if it says anything. A text is its meaning, and that of a part."""
-    term = about.get(name)
-    if isinstance(term, str):
-        return {"meaning": term, "is_part": True}.get(what)
-    return getattr(term, what, None)
+def _term(about: About, name: str) -> Term:
+    """What an objective says of a term."""
+    term = about.get(name, Term("", is_part=False))
+    return Term(term) if isinstance(term, str) else term
 
 
 def _collapse(stretches: Sequence[Stretch], *, is_last: bool) -> str | None:
@@ -142,7 +141,7 @@ def _parts(stretches: Sequence[Stretch], about: About) -> list[str]:
     terms = stretches[-1].terms
     names = [name for name in terms if name not in ("loss", *_FRACTIONS)]
     if about:
-        return [name for name in names if _said(about, name, "is_part")]
+        return [name for name in names if _term(about, name).is_part]
     loss, total = terms.get("loss", math.nan), sum(terms[name] for name in names)
     return names if abs(loss - total) <= _SUM_TOLERANCE * abs(loss) else []
 
@@ -180,9 +179,9 @@ def _unbalanced(
     ratio = sizes[large] / sizes[small]
     if ratio <= _MOST_APART:
         return None
-    alone = _said(about, large, "alone")
+    alone = _term(about, large).alone
     meaning = f"this trains as {alone}" if alone else f"{small} hardly counts"
-    balance = _said(about, large, "to_balance") or "change their weights"
+    balance = _term(about, large).to_balance or "change their weights"
     return (
         f"{large} is {ratio:,.0f} times {small} (steps {used[-1].first:,} to {latest:,}): {meaning}; "
         f"to balance them, {balance}"

@@ -173,7 +173,7 @@ class RunRecorder:
         if (self.run / NOTES).exists():
             self.run.rewind(NOTES, training.step)
         self._said = {record["kind"] for record in self.run.records(NOTES)}
-        about = getattr(training.learner.loss, "about_terms", {})
+        about = training.learner.loss.about_terms
         self._watch = TermWatch(planned, about, watched)
         if words := explained(about):
             training.progress.note(f"note: {training.label}, terms of the loss: {words}")

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from orbitset.dispatch import disabled, fast_steps
 from orbitset.errors import ConfigError
+from orbitset.losses.objective import Objective, Terms, name_of
 from orbitset.training.monitors import Monitor
 
 Engine = Literal["auto", "reference", "fast"]
-Terms = Mapping[str, Tensor]
 
 
 def train_step(
     network: nn.Module,
-    loss: nn.Module,
+    loss: Objective,
     optimizer: torch.optim.Optimizer,
     batch: Any,
     *,
@@ -36,14 +36,14 @@ def train_step(
 
 
 def forward(
-    network: nn.Module, loss: nn.Module, batch: Any, *, use_bfloat16: bool
+    network: nn.Module, loss: Objective, batch: Any, *, use_bfloat16: bool
 ) -> tuple[Terms, Tensor]:
     """Encode, decode if the loss looks at decoded images, and the terms of the loss; and the codes.
 
-    A loss with `shapes_codes` of False lets its decoder learn from codes as they are.
+    The decoder of a loss that does not shape codes learns from codes as they are.
     """
     with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=use_bfloat16):
-        if loss.uses_rectified and not getattr(loss, "shapes_codes", True):
+        if loss.uses_rectified and not loss.shapes_codes:
             codes = network.encode(batch.images)  # type: ignore[operator]
             rectified = network.decode(codes.detach())  # type: ignore[operator]
         elif loss.uses_rectified:
@@ -55,7 +55,7 @@ def forward(
     return terms, codes
 
 
-def check_terms(loss: nn.Module, terms: Any) -> None:
+def check_terms(loss: Objective, terms: Any) -> None:
     """Refuse what is not a dict of numbers with `loss` among them, and name the function that gave it."""
     wrong = f"the terms {', '.join(map(str, terms))}" if isinstance(terms, Mapping) else repr(terms)
     if isinstance(terms, Mapping) and "loss" in terms:
@@ -69,15 +69,6 @@ def check_terms(loss: nn.Module, terms: Any) -> None:
     )
 
 
-def name_of(loss: nn.Module) -> str:
-    """The name of the function or class of a loss, as `module:name` if it is from outside the package."""
-    function = getattr(loss, "function", type(loss))
-    function = getattr(function, "func", function)
-    name: str = getattr(function, "__qualname__", type(function).__name__)
-    is_own = function.__module__.startswith("orbitset.")
-    return name if is_own else f"{function.__module__}:{name}"
-
-
 def is_number(term: Any) -> bool:
     return isinstance(term, Tensor) and term.dim() == 0
 
@@ -87,7 +78,7 @@ class Steps:
     """Training steps by number, in plain torch code but for what is `accelerated`."""
 
     network: nn.Module
-    loss: nn.Module
+    loss: Objective
     optimizer: torch.optim.Optimizer
     batches: Any
     monitor: Monitor
@@ -119,7 +110,7 @@ class ReferenceSteps(Steps):
 def choose_steps(
     engine: Engine,
     network: nn.Module,
-    loss: nn.Module,
+    loss: Objective,
     optimizer: torch.optim.Optimizer,
     batches: Any,
     monitor: Monitor,
