@@ -25,6 +25,17 @@ def test_as_many_images_are_taken_at_once_as_fit(error):
     assert sizes == [3, 2, 3, 2]
 
 
+def test_two_outputs_are_put_together_too():
+    def encode(images):
+        if len(images) > 2:
+            raise MemoryError
+        return images, -images
+
+    images = torch.arange(5.0)[:, None]
+    ahead, negative = in_halves(encode, images)
+    assert torch.equal(ahead, images) and torch.equal(negative, -images)
+
+
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_where_not_one_image_fits_the_error_stays(error):
     def encode(images):

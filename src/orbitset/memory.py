@@ -1,9 +1,12 @@
 """Too little memory: recognised, and avoided where images can be taken a few at a time."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Outputs = TypeVar("Outputs", Tensor, tuple[Tensor, Tensor])
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -18,8 +21,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def in_halves(function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """The function of images, of half of them at a time where memory does not suffice for all.
+def in_halves(function: Callable[[Tensor], Outputs], images: Tensor) -> Outputs:
+    """The function of images, of half of them at a time where memory does not suffice for all. It gives a
+    tensor, or two.
 
     >>> in_halves(lambda images: images + 1, torch.zeros(3)).tolist()
     [1.0, 1.0, 1.0]
@@ -30,5 +34,7 @@ def in_halves(function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         if len(images) < 2 or not is_out_of_memory(error):
             raise
     # outside, where the error no longer holds what it was about
-    halves = images.tensor_split(2)
-    return torch.cat([in_halves(function, half) for half in halves])
+    first, second = (in_halves(function, half) for half in images.tensor_split(2))
+    if isinstance(first, Tensor):
+        return torch.cat([first, second])
+    return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]])

@@ -175,6 +175,20 @@ def test_images_lie_in_the_middle_of_the_canvas(build_model, saved):
     assert model.embed(white).shape == (1, 16)
 
 
+def test_images_are_taken_one_at_a_time_where_no_more_fit(grey, monkeypatch):
+    expected = grey.embed(GREY), grey.rectify(GREY)
+    forward = torch.nn.functional.conv2d
+
+    def scarce(inputs, *arguments, **options):
+        if len(inputs) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(inputs, *arguments, **options)
+
+    monkeypatch.setattr("torch.nn.functional.conv2d", scarce)
+    assert np.abs(grey.embed(GREY) - expected[0]).max() < 1e-4
+    assert np.abs(grey.rectify(GREY).astype(int) - expected[1]).max() <= 1
+
+
 def test_rectified_images_are_pixels(grey, colour):
     for model, shape in ((grey, (3, 16, 16)), (colour, (3, 16, 16, 3))):
         rectified = model.rectify(GREY)

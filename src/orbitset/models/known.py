@@ -22,6 +22,7 @@ from torch import Tensor
 from orbitset.encoders import Encoder
 from orbitset.errors import RunError
 from orbitset.files import write_atomically
+from orbitset.memory import in_halves
 
 KNOWN = "known.safetensors"
 UNLIKE = 0.01
@@ -97,13 +98,13 @@ class Known:
 @torch.inference_mode()
 def known_of(network: Encoder, trained: Iterable[Tensor], held_out: Iterable[Tensor]) -> Known:
     """What a trained network knows, from batches of prepared images."""
-    parts = [(network.encode(images), appearance(images)) for images in trained]
+    parts = [(in_halves(network.encode, images), appearance(images)) for images in trained]
     codes_KD, appearance_KA = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
     known = Known(codes_KD, appearance_KA, torch.empty(0, 3))
     measures = []
     for images in held_out:
-        codes_ND, rectified_NCSS = network(images)
-        again_ND = network.encode(rectified_NCSS.clamp(0, 1))
+        codes_ND, rectified_NCSS = in_halves(network, images)
+        again_ND = in_halves(network.encode, rectified_NCSS.clamp(0, 1))
         measures.append(known.measure(codes_ND, again_ND, images))
     return replace(known, held_out_H3=torch.cat(measures))
 

@@ -107,10 +107,10 @@ class Model:
     @torch.inference_mode()
     def rectify_and_assess(self, images_NCSS: Tensor) -> tuple[np.ndarray, Assessment | None]:
         """Rectified pixels of prepared images, and how sure they are, if that is known."""
-        codes_ND, rectified_NCSS = self.network(images_NCSS.to(self.device))
+        codes_ND, rectified_NCSS = in_halves(self.network, images_NCSS.to(self.device))
         assessment = None
         if self.known is not None:
-            again_ND = self.network.encode(rectified_NCSS.clamp(0, 1))
+            again_ND = in_halves(self.network.encode, rectified_NCSS.clamp(0, 1))
             assessment = self.known.assess(self.known.measure(codes_ND, again_ND, images_NCSS))
         return self._pixels(rectified_NCSS), assessment
 
@@ -141,7 +141,7 @@ class Model:
 
     @torch.inference_mode()
     def _rectified(self, images_NCSS: Tensor) -> np.ndarray:
-        return self._pixels(self.network.rectify(images_NCSS.to(self.device)))
+        return self._pixels(in_halves(self.network.rectify, images_NCSS.to(self.device)))
 
     def _pixels(self, rectified_NCSS: Tensor) -> np.ndarray:
         levels = (

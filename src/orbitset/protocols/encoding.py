@@ -20,7 +20,8 @@ def encoding_with(model: nn.Module, *, precision: Precision = "float32") -> Enco
     @torch.inference_mode()
     def encode(images: Tensor) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_bfloat16):
-            return in_halves(model.encode, images)  # type: ignore[arg-type]
+            codes: Tensor = in_halves(model.encode, images)  # type: ignore[arg-type]
+            return codes
 
     return encode
 

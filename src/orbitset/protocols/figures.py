@@ -5,6 +5,7 @@ from torch import Tensor
 
 from orbitset.encoders import Encoder, TransformedEncoder
 from orbitset.evaluation.invariance import InvarianceCurve, invariance_curve
+from orbitset.memory import in_halves
 from orbitset.orbits.computed import AffineOrbits
 from orbitset.protocols.contract import Encode
 from orbitset.protocols.encoding import encode_members
@@ -53,7 +54,7 @@ def computed_figures(
     transformed = test.members(orbits, member)
     # a spatial transformer is trained to show the encoder a rectified image, the decoder behind it is not
     rectify = model.transform if isinstance(model, TransformedEncoder) else model.rectify
-    rectified = rectify(transformed)
+    rectified = in_halves(rectify, transformed)
     rows = min(_STRIP_ROWS, len(orbits))
     strips = orbits[:rows].repeat_interleave(_STRIP_COLUMNS)
     strip_member = torch.arange(_STRIP_COLUMNS, device=test.device) % test.num_members

@@ -20,6 +20,7 @@ from orbitset.datasets.table import Grouping, Problem
 from orbitset.encoders import Encoder
 from orbitset.errors import DataError, check_choice
 from orbitset.evaluation.labelled import Labelled
+from orbitset.memory import in_halves
 from orbitset.orbits.batches import OrbitBatches
 from orbitset.orbits.computed import AffineOrbits, Mode, OrbitConfig
 from orbitset.orbits.observed import (
@@ -247,7 +248,7 @@ class GroupedImages:
         return images.to(self.device).float().div_(255)
 
     def rectify(self, model: Encoder, images: Tensor) -> Tensor:
-        return model.rectify(self.to_input(images))
+        return in_halves(model.rectify, self.to_input(images))
 
 
 class ObservedSplit(GroupedImages):

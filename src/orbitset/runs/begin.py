@@ -11,6 +11,7 @@ from orbitset.config import differences
 from orbitset.encoders import BackboneEncoder, Encoder, EncoderConfig, without_transformer
 from orbitset.encoders.components import principal_components
 from orbitset.errors import ConfigError
+from orbitset.memory import in_halves
 from orbitset.models import load_model_folder
 from orbitset.protocols.encoding import ENCODE_BATCH
 from orbitset.protocols.images import GroupedImages
@@ -103,7 +104,9 @@ def _features(network: BackboneEncoder, images: Images) -> Tensor:
     for index in range(batches.position_at(1.0)):
         drawn = batches.draw(index)
         part = batches.orbits.show(drawn.orbits, drawn.members)
-        parts += [network.features(few).float().cpu() for few in part.split(ENCODE_BATCH)]
+        parts += [
+            in_halves(network.features, few).float().cpu() for few in part.split(ENCODE_BATCH)
+        ]
         count += len(part)
         if count >= _MOST_IMAGES:
             break
