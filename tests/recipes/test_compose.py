@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from orbitset.config import differences, to_dict, with_settings
+from orbitset.config import to_dict, with_settings
 from orbitset.errors import ConfigError
 from orbitset.models import save_model_folder
 from orbitset.recipes.affine_images import affine_digits
@@ -237,13 +237,23 @@ def test_a_configuration_file_describes_the_whole_run(tmp_path):
     assert composed(None, "seed=3", config_file=file, epochs=2.0) == with_settings(
         base, ["seed=3", "train.epochs=2"]
     )
-    assert differences(base, composed(config_file=file, method="OE"))[0] == "method: OT → OE"
+    assert composed(config_file=file, method="ot", encoder="vgg") == base
     with pytest.raises(ConfigError, match="--config describes the whole run"):
         composed("affine-digits", config_file=file)
     with pytest.raises(
         ConfigError, match="--orbit describes a new training; .*change single settings"
     ):
         composed(config_file=file, observed={"orbit": ["person"]})
+    for settings, options, named in (
+        ((), {"method": "OE"}, "--method OE"),
+        (("method=oe",), {}, "--method oe"),
+        ((), {"encoder": "timm:resnet18"}, "--encoder timm:resnet18"),
+        (("encoder.backbone=timm:resnet18",), {}, "--encoder timm:resnet18"),
+    ):
+        with pytest.raises(
+            ConfigError, match=f"{named} describes a new training; .* orbitset train X"
+        ):
+            composed(None, *settings, config_file=file, **options)
     for content in ("{", "[1]", "{}"):
         with pytest.raises(
             ConfigError, match="as a configuration|no configuration|name is missing"

@@ -13,7 +13,6 @@ from orbitset.recipes.experiment import (
     protocol_named,
     read_experiment,
     resolved,
-    with_method,
     with_protocol,
 )
 from orbitset.recipes.losses import build_loss
@@ -152,21 +151,6 @@ def test_the_papers_network_is_not_fine_tuned_block_by_block(setting):
 def test_how_a_network_is_fine_tuned_is_checked(setting):
     with pytest.raises(ConfigError, match=r"train\.\w+ is .*; give"):
         with_settings(affine_mnist("OJ"), ["encoder.backbone=timm:resnet18", f"train.{setting}"])
-
-
-def test_another_method_leaves_what_only_the_old_one_has():
-    assert with_method(affine_mnist("EX"), "OE").train.classifier_rate == 1
-    assert with_method(affine_mnist("ST-STN"), "ST").train.transformer_rate == 1
-    kept = with_method(affine_mnist("ST-STN"), "OT-STN").train.transformer_rate
-    assert kept == affine_mnist("ST-STN").train.transformer_rate != 1
-
-
-def test_another_method_keeps_the_settings_that_both_have():
-    base = with_settings(affine_digits("OJ"), ["loss.mining=all", "loss.rectify_weight=2"])
-    triplet = with_method(base, "OT")
-    assert (triplet.loss.mining, triplet.loss.discriminate_weight) == ("all", 10)
-    assert not hasattr(triplet.loss, "rectify_weight")
-    assert with_method(base, "OE").loss == METHODS["OE"].settings(rectify_weight=2.0)
 
 
 def test_a_number_of_evaluations_takes_the_place_of_their_moments(small_faces):

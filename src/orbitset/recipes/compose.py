@@ -43,7 +43,6 @@ from orbitset.recipes.experiment import (
     check_experiment,
     check_settings,
     read_experiment,
-    with_method,
     with_protocol,
 )
 from orbitset.recipes.length import evaluated_often
@@ -133,11 +132,8 @@ class Composed:
             words = described_orbits(self.config, is_folder=is_folder)
             network = described_network(self.config, self.why_network)
             return "\n".join(filter(None, (words, self.why_augmented, network)))
-        return (
-            described_plain(self.config)
-            if self.source and isinstance(self.source.source, Plain)
-            else ""
-        )
+        is_plain = self.source is not None and isinstance(self.source.source, Plain)
+        return described_plain(self.config) if is_plain else ""
 
 
 def compose(
@@ -156,11 +152,8 @@ def compose(
     elif config_file is not None:
         stored = read_experiment(_read_config(config_file))
     if stored is not None:
-        for name in filter(None, ("--init" if request.init else "", str(request.observed))):
-            raise ConfigError(
-                f"{name} describes a new training; this one is described by its own configuration",
-                hint="change single settings with --set",
-            )
+        _refuse_another_training(stored, request, settings.pop("encoder.backbone", request.encoder))
+        request = replace(request, encoder=None)
     if request.encoder is not None and request.init is not None:
         raise ConfigError("--init takes the model's network; leave out --encoder beside it")
     method = None if request.method is None else parse_method(request.method)
@@ -180,8 +173,6 @@ def compose(
                 config, most_orbits = _of_source(opened, request, settings, method)
         if isinstance(source, TableSource) and _is_augmentation_open(request, settings):
             config, why_augmented = with_augmentation(source, config)
-    if method is not None and method != config.method:
-        config = with_method(config, method)
     if request.protocol is not None and request.protocol != config.protocol:
         config = with_protocol(config, request.protocol)
     if request.measures:
@@ -195,6 +186,23 @@ def compose(
     if named_by is not None:
         check_experiment(config, named_by)
     return Composed(config, opened, why_network, why_augmented)
+
+
+def _refuse_another_training(stored: Experiment, request: Request, network: str | None) -> None:
+    """Refuse what a stored training cannot change alone: its other settings were chosen for what it is."""
+    of_stored = (None, stored.encoder.backbone, stored.encoder.backbone.partition("@")[0])
+    has_method = parse_method(request.method or stored.method) == stored.method
+    others = (
+        "" if request.init is None else "--init",
+        "" if has_method else f"--method {request.method}",
+        "" if network in of_stored else f"--encoder {network}",
+        str(request.observed),
+    )
+    for name in filter(None, others):
+        raise ConfigError(
+            f"{name} describes a new training; this one is described by its own configuration",
+            hint="change single settings with --set, or name what to train on: orbitset train X …",
+        )
 
 
 def _is_network_open(config: Experiment, request: Request, settings: Mapping[str, str]) -> bool:
@@ -372,10 +380,8 @@ def _beginning_with(config: Experiment, folder: Path) -> Experiment:
     if encoder.code_norm != config.encoder.code_norm and config.margin is not None:
         fraction = None if encoder.code_norm == "none" else loss.margin_fraction
         loss = replace(loss, margin=None, margin_fraction=fraction)  # of the other norm's distances
-    size_px, is_colour = about.input.size_px, about.input.is_colour
-    orbits = config.orbits.showing(size_px=size_px, is_colour=is_colour)
-    init = str(folder.resolve())
-    return replace(config, orbits=orbits, init=init, encoder=encoder, loss=loss)
+    orbits = config.orbits.showing(size_px=about.input.size_px, is_colour=about.input.is_colour)
+    return replace(config, orbits=orbits, init=str(folder.resolve()), encoder=encoder, loss=loss)
 
 
 def _path(source: str) -> str:

@@ -274,32 +274,16 @@ class Experiment:
             )
 
 
-def with_method(config: Experiment, name: str) -> Experiment:
-    """The same with another method: settings of the loss that both have are kept."""
-    method = method_named(name)
-    train = config.train
-    if not method.has_transformer:
-        train = replace(train, transformer_rate=1.0)
-    if not method.learns_classifier and not config.classify_weight:
-        train = replace(train, classifier_rate=1.0)
-    loss = _shared_settings(method.settings, config.loss, "loss.")
-    return replace(config, method=name, train=train, loss=loss)
-
-
 def with_protocol(config: Experiment, name: str) -> Experiment:
     """The same with another protocol: settings of the evaluation that both have are kept."""
     settings = protocol_named(name).Settings
-    evaluation = _shared_settings(settings, config.evaluation, "evaluation.")
+    own = {setting.name for setting in fields(settings)}
+    values = {name: value for name, value in to_dict(config.evaluation).items() if name in own}
+    evaluation: Any = from_dict(settings, values, "evaluation.")
     train = config.train
     if not evaluation.can_keep_best:
         train = replace(train, keep="last", patience=None)
     return replace(config, protocol=name, train=train, evaluation=evaluation)
-
-
-def _shared_settings(settings: type, old: Any, prefix: str) -> Any:
-    own = {setting.name for setting in fields(settings)}
-    values = {name: value for name, value in to_dict(old).items() if name in own}
-    return from_dict(settings, values, prefix)
 
 
 def protocol_named(name: str) -> type[Protocol]:
