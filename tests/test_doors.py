@@ -252,7 +252,7 @@ def test_images_of_ones_own_are_checked_trained_on_and_evaluated(
     orbits = ["--orbit", "thing,place", "--label", "thing", "--test", "thing=6,7"]
     train = ["train", "my_sources:images", *orbits, *TINY, "--epochs", "1", "-q", "-o", "run"]
     rows = started(*train)
-    assert methods_in(rows, "auc") == ["pixels", "untrained", "IN+R"]
+    assert methods_in(rows, "auc") == ["pixels", "untrained", "IM+R"]
     assert json.loads((folder / "run/config.json").read_text())["data"] == "my_sources:images"
     assert rows_of("train", "--resume", "-o", "run", *TRUST) == rows_of("report", "run") == rows
     again = {row["metric"]: row["mean"] for row in rows_of("evaluate", "run", *TRUST)}

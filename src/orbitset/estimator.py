@@ -45,9 +45,9 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Parameters
     ----------
-    method : a method that needs no labels: OJ, OT, OE, EX, AE, IN, SG, PR, IN+R, SG+R or PR+R; or a loss of
-        your own: a function (codes, batch) or (codes, batch, rectified) that gives a number, a class of such
-        modules, or its name `package.module:loss`.
+    method : a method that needs no labels: OJ, OT, OE, EX, AE, IN, IM, SG or PR, the last four also with the
+        decoder, as IM+R; or a loss of your own: a function (codes, batch) or (codes, batch, rectified) that
+        gives a number, a class of such modules, or its name `package.module:loss`.
     code_size : length of a code.
     channels : width of each block of the network; each block halves the image.
     epochs : passes over all images.

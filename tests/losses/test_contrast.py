@@ -8,10 +8,12 @@ from built_losses import built_loss
 
 from orbitset.errors import ConfigError
 from orbitset.losses import (
+    HardInfoNCE,
     InfoNCE,
     OrbitPrototypes,
     SigmoidPairs,
     info_nce_loss,
+    multi_similarity_loss,
     reconstruction_loss,
     sigmoid_loss,
 )
@@ -53,6 +55,8 @@ def test_terms_have_names_that_say_what_they_are(name, codes, batch, rectified):
     loss = built(f"{name}+R")
     assert list(loss(codes, batch, rectified)) == [*terms, "rectify"]
     assert ["loss", *loss.about_terms] == [*terms, "rectify"]
+    hard = built("IM+R")
+    assert ["loss", *hard.about_terms] == list(hard(codes, batch, rectified))
     remembering = built("IN", memory=4)
     assert ["loss", *remembering.about_terms] == list(remembering(codes, batch, None))
     assert "memory" not in built("IN").about_terms
@@ -62,6 +66,11 @@ def test_contrasts_are_those_of_the_functions(codes, batch):
     expected = info_nce_loss(codes, ORBITS, temperature=0.2)
     loss = InfoNCE(temperature=0.2, rectify_weight=0).double()
     torch.testing.assert_close(loss(codes, batch, None)["contrast"], expected)
+    loss = HardInfoNCE(temperature=0.2, hard_weight=2, rectify_weight=0).double()
+    terms, hard = loss(codes, batch, None), 2 * multi_similarity_loss(codes, ORBITS)
+    torch.testing.assert_close(terms["contrast"], expected)
+    torch.testing.assert_close(terms["hard_pairs"], hard)
+    torch.testing.assert_close(terms["loss"], expected + hard)
     expected = sigmoid_loss(codes, ORBITS, temperature=0.2, bias=-3.0)
     loss = SigmoidPairs(temperature=0.2, bias=-3, rectify_weight=0).double()
     torch.testing.assert_close(loss(codes, batch, None)["contrast"], expected)
@@ -81,7 +90,7 @@ def test_the_decoder_adds_the_squared_error_of_a_pixel_value(name, weight, codes
         loss(codes, batch, None)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "IN+R", "SG+R", "PR+R"])
+@pytest.mark.parametrize("name", [*NAMES, "IM", "IN+R", "IM+R", "SG+R", "PR+R"])
 def test_gradients_are_right_for_codes_images_and_what_is_learned(name, codes, batch, rectified):
     loss = built(name)
     if name.startswith("PR"):

@@ -2,9 +2,10 @@ import math
 
 import pytest
 import torch
-from pytorch_metric_learning.losses import SupConLoss
+from pytorch_metric_learning.losses import MultiSimilarityLoss, SupConLoss
+from pytorch_metric_learning.miners import MultiSimilarityMiner
 
-from orbitset.losses import info_nce_loss, prototype_loss, sigmoid_loss
+from orbitset.losses import info_nce_loss, multi_similarity_loss, prototype_loss, sigmoid_loss
 from orbitset.losses.similarity import orbit_means, unit_codes
 
 ORBITS = torch.tensor([0, 0, 2, 2, 2, 1, 3, 3])
@@ -41,6 +42,21 @@ def slow_sigmoid(codes, orbits, temperature, bias):
                 sign = 1 if orbits[i] == orbits[j] else -1
                 z = sign * (cosine(anchor, other) / temperature + bias)
                 total = total + (1 + (-z).exp()).log()
+    return total / len(codes)
+
+
+def slow_multi_similarity(codes, orbits, near, far, middle, slack):
+    total, one = 0.0, codes.new_ones(())
+    for i, anchor in enumerate(codes):
+        members, others = [], []
+        for j, code in enumerate(codes):
+            if i != j:
+                (members if orbits[i] == orbits[j] else others).append(cosine(anchor, code))
+        if members and others:
+            pulled = [c for c in members if c - slack < max(others)]
+            pushed = [c for c in others if c + slack > min(members)]
+            total = total + sum(((-near * (c - middle)).exp() for c in pulled), one).log() / near
+            total = total + sum(((far * (c - middle)).exp() for c in pushed), one).log() / far
     return total / len(codes)
 
 
@@ -88,6 +104,35 @@ def test_the_prototype_loss_equals_slow_loops(codes, rng):
     torch.testing.assert_close(ours, expected)
 
 
+@pytest.mark.parametrize("slack", [0.1, 0.8, -0.3])
+def test_the_multi_similarity_loss_equals_slow_loops(codes, slack):
+    numbers = {"near": 3.0, "far": 20.0, "middle": 0.4, "slack": slack}
+    ours = multi_similarity_loss(codes, ORBITS, **numbers)
+    assert ours.dtype == torch.float64
+    torch.testing.assert_close(ours, slow_multi_similarity(codes, ORBITS, **numbers))
+
+
+def test_the_multi_similarity_loss_is_that_of_pytorch_metric_learning_with_its_miner():
+    torch.manual_seed(1)
+    codes, orbits = torch.randn(60, 16), torch.randint(0, 20, (60,))
+    ours, theirs = codes.clone().requires_grad_(), codes.clone().requires_grad_()
+    loss = multi_similarity_loss(ours, orbits)
+    pairs = MultiSimilarityMiner(epsilon=0.1)(theirs, orbits)
+    reference = MultiSimilarityLoss(alpha=2, beta=50, base=0.5)(theirs, orbits, pairs)
+    loss.backward()
+    reference.backward()
+    torch.testing.assert_close(loss, reference, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_without_hard_pairs_the_multi_similarity_loss_is_silent():
+    codes = torch.eye(2)[[0, 0, 1, 1]].requires_grad_()
+    loss = multi_similarity_loss(codes, torch.tensor([0, 0, 1, 1]))
+    loss.backward()
+    assert loss.item() == 0 and not codes.grad.any()
+    assert multi_similarity_loss(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)) == 0
+
+
 @pytest.mark.parametrize("temperature", [0.07, 0.5])
 @pytest.mark.parametrize("num", [8, 60])
 def test_info_nce_is_the_supcon_loss_of_pytorch_metric_learning(temperature, num):
@@ -112,6 +157,7 @@ def test_without_negatives_theirs_is_silent_and_ours_draws_members_evenly():
 LOSSES = {
     "info_nce": lambda codes, orbits: info_nce_loss(codes, orbits, temperature=0.1),
     "sigmoid": lambda codes, orbits: sigmoid_loss(codes, orbits, temperature=0.1, bias=-5.0),
+    "multi-similarity": multi_similarity_loss,
     "prototype": lambda codes, orbits: prototype_loss(
         codes,
         orbits,

@@ -18,6 +18,7 @@ def test_every_term_of_a_method_is_in_words(method):
         "OJ": {"discriminate", "rectify"}, "OT": {"discriminate"}, "OE": {"rectify"},
         "ST": {"discriminate"}, "EX": {"classify"}, "AE": {"reconstruct"},
         "IN": {"contrast"}, "IN+R": {"contrast", "rectify"}, "SG": {"contrast"},
+        "IM": {"contrast", "hard_pairs"}, "IM+R": {"contrast", "hard_pairs", "rectify"},
         "SG+R": {"contrast", "rectify"}, "PR": {"contrast"}, "PR+R": {"contrast", "rectify"},
     }[method]  # fmt: skip
 

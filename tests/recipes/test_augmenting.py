@@ -1,11 +1,22 @@
 """Whether training images are augmented, where the user does not say."""
 
+import pytest
 import torch
 from PIL import Image
 
 from orbitset.recipes.augmenting import share_near_their_own
 from orbitset.recipes.compose import Request, compose
 from orbitset.recipes.own_images import OrbitOptions
+
+NETWORK = """
+from torch import nn
+
+class Useful(nn.Sequential):
+    size_px, mean, sd, is_pretrained = 32, (0.5,) * 3, (0.25,) * 3, True
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+"""
 
 
 def _things(folder, picture, *, things=8, views=3):
@@ -45,6 +56,46 @@ def test_images_that_would_become_others_stay_as_they_are(tmp_path):
     composed = compose(Request(source=str(_things(tmp_path, _stripes))))
     assert composed.config.observed.augmentation is None
     assert "images do not change in training: only " in str(composed)
+
+
+SHORT = [
+    ({"epochs": 9.5}, "a training of 9.5 epochs"),
+    ({"has_time_limit": True}, "a training with a time limit, which may be short"),
+]
+
+
+@pytest.mark.parametrize(("said", "short"), SHORT)
+def test_short_trainings_are_not_augmented_and_their_codes_are_spread(said, short, tmp_path):
+    folder = str(_things(tmp_path, _patches))
+    composed = compose(Request(source=folder, **said))
+    config = composed.config
+    assert (config.observed.augmentation, config.encoder.code_norm) == (None, "sphere")
+    assert f"images do not change in training: {short} loses by it" in str(composed)
+    assert f"and {short} has no time to spread them" in str(composed)
+    asked = compose(
+        Request(
+            source=folder,
+            observed=OrbitOptions(augment=True),
+            settings=("encoder.code_norm=unit",),
+            **said,
+        )
+    )
+    assert asked.config.observed.augmentation is not None and asked.why_spread is None
+    assert asked.config.encoder.code_norm == "unit"
+    named = compose(Request(source=folder, method="IM+R", **said))
+    assert named.config.encoder.code_norm == "unit"
+    longer = compose(Request(source=folder, epochs=10.0))
+    assert longer.config.encoder.code_norm == "unit" and longer.why_spread is None
+
+
+def test_trained_weights_keep_their_codes_and_see_images_as_they_are(tmp_path, monkeypatch):
+    (tmp_path / "useful_network.py").write_text(NETWORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = str(_things(tmp_path / "things", _patches))
+    composed = compose(Request(source=folder, encoder="useful_network:Useful", epochs=3.0))
+    config = composed.config
+    assert (config.observed.augmentation, config.encoder.code_norm) == (None, "unit")
+    assert "images do not change in training: trained weights gain nothing by it" in str(composed)
 
 
 def test_what_is_set_of_one_kind_of_change_is_all_that_changes(tmp_path):

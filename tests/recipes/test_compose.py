@@ -116,10 +116,10 @@ def test_a_setting_that_is_no_number_is_named():
 def test_settings_of_the_default_method_need_no_method_beside_them(faces):
     where = {name: value for name, value in faces.items() if name != "source"}
     config = composed(faces["source"], "loss.shapes_codes=true", "encoder.decoder=tied", **where)
-    assert (config.method, config.loss.shapes_codes) == ("IN+R", True)
+    assert (config.method, config.loss.shapes_codes) == ("IM+R", True)
     with pytest.raises(ConfigError, match="loss.shapes_codes=true$"):
         composed(faces["source"], "encoder.decoder=tied", **where)
-    with pytest.raises(ConfigError, match=r"IN\+R does not use loss\.margin, which belongs to OJ"):
+    with pytest.raises(ConfigError, match=r"IM\+R does not use loss\.margin, which belongs to OJ"):
         composed(faces["source"], "loss.margin=0.3", **where)
     with pytest.raises(ConfigError, match=r"OJ does not use loss\.temperature"):
         composed("affine-digits", "loss.temperature=0.3")

@@ -78,7 +78,11 @@ def test_later_losses_have_settings_of_their_own():
         ("SG+R", {"temperature": 2.0}, "loss.temperature is 2.0; give a number from 0.01 to 1"),
         ("IN", {"memory": -5}, "loss.memory is -5; give a number of at least 0"),
         ("PR", {"momentum": 1.5}, "loss.momentum is 1.5; give a number from 0 to 1"),
-        ("PR+R", {"rectify_weight": 0.0}, "loss.rectify_weight is 0.0; .* IN, SG and PR have no"),
+        (
+            "PR+R",
+            {"rectify_weight": 0.0},
+            "loss.rectify_weight is 0.0; .* IN, IM, SG and PR have no",
+        ),
     ],
 )
 def test_settings_of_later_losses_out_of_range_are_refused(method, values, words):

@@ -76,7 +76,7 @@ def test_methods_are_told_apart_by_their_colours():
 
 def test_later_methods_have_a_twin_with_the_decoder():
     later = [name for name in METHODS if name not in PAPER_METHODS]
-    assert later == ["IN", "IN+R", "SG", "SG+R", "PR", "PR+R"]
+    assert later == ["IN", "IN+R", "IM", "IM+R", "SG", "SG+R", "PR", "PR+R"]
     for name in later[::2]:
         plain, rectifying = METHODS[name], METHODS[f"{name}+R"]
         own, more = ({f.name for f in fields(method.settings)} for method in (plain, rectifying))

@@ -294,7 +294,7 @@ def test_the_weights_kept_are_those_that_found_held_out_orbits_best(things, tmp_
     records = run.records()
     scores = [record["accuracy"]["va"][0] for record in records[1:]]
     best = records[1 + scores.index(max(scores))]
-    kept = {row["metric"]: row["mean"] for row in results["rows"] if row["method"] == "IN+R"}
+    kept = {row["metric"]: row["mean"] for row in results["rows"] if row["method"] == "IM+R"}
     assert kept["top1"] == best["top1"]["mean"]
     (run / "model.safetensors").unlink()
     train(config, run, resume=True)

@@ -21,7 +21,7 @@ UNUSED = [
     (
         "OT",
         "loss.rectify_weight=2",
-        "OT does not use loss.rectify_weight, which belongs to OJ, OE, IN.R, SG.R and PR.R",
+        "OT does not use loss.rectify_weight, which belongs to OJ, OE, IN.R, IM.R, SG.R and PR.R",
     ),
     ("ST", "loss.discriminate_weight=2", "ST does not use .*, which belongs to OJ and OT$"),
     ("EX", "loss.reduction=sum", "EX does not use .*, which belongs to OJ, OT, OE, ST and AE$"),
@@ -75,9 +75,7 @@ def test_observed_orbits_refuse_what_only_computed_ones_have(face_manifest):
 def test_the_estimator_refuses_it():
     rng = np.random.default_rng(0)
     encoder = OrbitEncoder("OT", loss_settings={"rectify_weight": 2.0}, channels=(4,), epochs=1)
-    words = (
-        "OT does not use loss_settings.rectify_weight, which belongs to OJ, OE, IN.R, SG.R and PR.R"
-    )
+    words = "OT does not use loss_settings.rectify_weight, which belongs to OJ, OE, IN.R, IM.R, SG.R and PR.R"
     with pytest.raises(ValueError, match=words):
         encoder.fit(rng.random((12, 8, 8)), np.repeat([0, 1, 2], 4))
 

@@ -105,9 +105,9 @@ Seed = Annotated[
 MethodOption = Annotated[
     str | None,
     Option(
-        help="Training method: OJ, OT, OE, ST, EX or AE of the paper; IN, SG or PR of later years, "
-        "also with the decoder, as IN+R. OT-STN puts a spatial transformer in front; any method "
-        "can have one. Default: IN+R for grouped images, else OJ."
+        help="Training method: OJ, OT, OE, ST, EX or AE of the paper; IN, IM, SG or PR of later "
+        "years, also with the decoder, as IM+R. OT-STN puts a spatial transformer in front; any method "
+        "can have one. Default: IM+R for grouped images, else OJ."
     ),
 ]
 LossOption = Annotated[
@@ -120,7 +120,7 @@ LossOption = Annotated[
 MethodsOption = Annotated[
     str | None,
     Option(
-        help="Methods and losses, such as OJ,IN+R,ST-STN,my_losses:info_nce. Default: the paper's "
+        help="Methods and losses, such as OJ,IM+R,ST-STN,my_losses:info_nce. Default: the paper's "
         "methods."
     ),
 ]

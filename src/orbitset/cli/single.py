@@ -178,6 +178,7 @@ def train(
         protocol=protocol,
         measures=tuple(measures or ()),
         epochs=epochs,
+        has_time_limit=minutes is not None,
         seed=seed,
         init=init,
         encoder=encoder,

@@ -52,7 +52,7 @@ def tune(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods and losses to search, such as OJ,IN+R,my_losses:info_nce. Default: the "
+            help="Methods and losses to search, such as OJ,IM+R,my_losses:info_nce. Default: the "
             "paper's methods, and for grouped images the one that train chooses."
         ),
     ] = None,

@@ -22,6 +22,7 @@ from orbitset.losses.joint import reconstruction_loss
 from orbitset.losses.objective import BatchLike, Objective, Terms
 from orbitset.losses.similarity import (
     info_nce_loss,
+    multi_similarity_loss,
     orbit_means,
     prototype_loss,
     sigmoid_loss,
@@ -31,6 +32,8 @@ from orbitset.losses.terms import RECTIFY, Term
 
 RECTIFY_WEIGHT = 10.0
 """Squared errors per pixel value begin near 0.1, and the contrast is of order 1."""
+HARD_WEIGHT = 3.0
+"""Of 1, 3 and 10 the best weight beside InfoNCE on the development sets (docs/log.md)"""
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.01, 1.0),
     "momentum": (0.0, 1.0),
@@ -95,6 +98,8 @@ class CosineObjective(Objective, ABC):
         temperature = self.temperature()
         contrast, others = self.compare(codes, batch.orbits, temperature)
         terms = {"contrast": contrast, "temperature": temperature.detach(), **others}
+        for name, about in self.about_others.items():
+            contrast = contrast + others[name] if about.is_part else contrast
         if not self.rectify_weight:
             return {"loss": contrast, **terms}
         if rectified is None:
@@ -147,6 +152,40 @@ class InfoNCE(CosineObjective):
         )
         self.memory.store(codes, orbits)
         return contrast, {"memory": (orbits_of_others >= 0).sum()}
+
+
+class HardInfoNCE(InfoNCE):
+    """IM: InfoNCE, and `hard_weight` times the multi-similarity loss, which looks at hard pairs alone.
+
+    InfoNCE orders all pairs of a batch; pairs that are hard to tell decide which image is the nearest.
+    """
+
+    about_others = MappingProxyType(
+        {"hard_pairs": Term("no other image is nearly as near as those of an orbit")}
+    )
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.1,
+        learns_temperature: bool = True,
+        hard_weight: float = HARD_WEIGHT,
+        rectify_weight: float = RECTIFY_WEIGHT,
+        shapes_codes: bool = True,
+    ) -> None:
+        super().__init__(
+            temperature=temperature,
+            learns_temperature=learns_temperature,
+            rectify_weight=rectify_weight,
+            shapes_codes=shapes_codes,
+        )
+        self.hard_weight = hard_weight
+
+    def compare(
+        self, codes: Tensor, orbits: Tensor, temperature: Tensor
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        contrast, _ = super().compare(codes, orbits, temperature)
+        return contrast, {"hard_pairs": self.hard_weight * multi_similarity_loss(codes, orbits)}
 
 
 class SigmoidPairs(CosineObjective):

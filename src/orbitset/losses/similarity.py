@@ -96,6 +96,47 @@ def prototype_loss(
     return F.cross_entropy(_without(logits_NO, ~is_known_O), orbit_N)
 
 
+def multi_similarity_loss(
+    codes_ND: Tensor,
+    orbit_N: Tensor,
+    *,
+    near: float = 2.0,
+    far: float = 50.0,
+    middle: float = 0.5,
+    slack: float = 0.1,
+) -> Tensor:
+    """Pairs of images that are hard to tell: a soft pull between members of an orbit, and a sharp push on the
+    nearest others.   [Wang et al. 2019, eqs. 11 to 15]
+
+    For each i, with cosines c: log(1 + sum over its hard p of exp(-near (c_ip - middle))) / near, plus
+    log(1 + sum over its hard q of exp(far (c_iq - middle))) / far; then the mean over all i. A p of the same
+    orbit is hard if its cosine is less than `slack` above that of the nearest q of another orbit, and a q if
+    its cosine is less than `slack` below that of the farthest p.
+
+    >>> codes = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
+    >>> multi_similarity_loss(codes, torch.tensor([0, 0, 1])).item()
+    0.0
+    """
+    if len(codes_ND) == 0:
+        return codes_ND.sum()
+    unit_ND = unit_codes(codes_ND)
+    cosines_NN = _cosines(unit_ND, unit_ND)
+    is_same_NN = orbit_N[:, None] == orbit_N
+    is_member_NN = is_same_NN & ~_is_self(orbit_N, len(orbit_N))
+    nearest_N1 = cosines_NN.masked_fill(is_same_NN, -torch.inf).amax(1, keepdim=True)
+    farthest_N1 = cosines_NN.masked_fill(~is_member_NN, torch.inf).amin(1, keepdim=True)
+    is_pulled_NN = is_member_NN & (cosines_NN - slack < nearest_N1)
+    is_pushed_NN = ~is_same_NN & (cosines_NN + slack > farthest_N1)
+    pull_N = _soft_sum(-near * (cosines_NN - middle), is_pulled_NN) / near
+    push_N = _soft_sum(far * (cosines_NN - middle), is_pushed_NN) / far
+    return (pull_N + push_N).mean() + _nan_if_any(codes_ND)
+
+
+def _soft_sum(logits_NN: Tensor, is_counted_NN: Tensor) -> Tensor:
+    """log(1 + the sum of exp over what is counted), (N,)."""
+    return F.softplus(_without(logits_NN, ~is_counted_NN).logsumexp(1))
+
+
 def orbit_means(unit_ND: Tensor, orbit_N: Tensor) -> Tensor:
     """For each code the mean direction of its orbit's codes: (N, D), with equal rows for one orbit.
 

@@ -1,12 +1,14 @@
-"""Whether training images are augmented, where the user does not say: the images themselves tell.
+"""Whether training images are augmented, where the user does not say.
 
-Augmentation helps where changed images still show their thing, and harms where turning, zooming or
-recolouring makes one thing look like another: weights of type, kinds of apples. So a sample of the training
-images is changed half as much, and the nearest image of each is looked for.
+A pretrained network gains nothing by it, nor does a training that shows every image a few times. For others
+the images themselves tell. Augmentation helps where changed images still show their thing, and harms where
+turning, zooming or recolouring makes one thing look like another: weights of type, kinds of apples. So a
+sample of the training images is changed half as much, and the nearest image of each is looked for.
 
 Shapes: N images of C x H x W.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -17,6 +19,8 @@ from orbitset.datasets.source import TableSource
 from orbitset.orbits.augmentation import Augmentation
 from orbitset.protocols.images import grouping
 from orbitset.recipes.experiment import Experiment
+from orbitset.recipes.own_images import OrbitOptions
+from orbitset.recipes.short import why_short
 from orbitset.seeds import stream
 
 _SIZE_PX, _MOST_IMAGES = 32, 600
@@ -25,8 +29,20 @@ _STRENGTH, _ENOUGH = 0.5, 0.8
 (docs/log.md)"""
 
 
-def with_augmentation(source: TableSource, config: Experiment) -> tuple[Experiment, str]:
-    """The experiment with augmentation if its training images bear it, and why, in words."""
+def leaves_augmentation_open(options: OrbitOptions, settings: Mapping[str, str]) -> bool:
+    """Whether nothing that the user says is about augmentation."""
+    is_set = any(name.startswith(("orbits.affine", "orbits.photometric")) for name in settings)
+    is_silent = options.augment is None and not is_set
+    return is_silent and settings.get("orbits.size_px") != "null"
+
+
+def with_augmentation(
+    source: TableSource, config: Experiment, *, has_time_limit: bool = False
+) -> tuple[Experiment, str]:
+    """The experiment with augmentation if it gains by it, and why, in words."""
+    against = _against(config, has_time_limit=has_time_limit)
+    if against is not None:
+        return config, f"images do not change in training: {against} (--augment changes them)"
     share = share_that_bears(source, config)
     orbits = config.observed
     alike = f"nearest to an image of their {orbits.label}"
@@ -36,6 +52,14 @@ def with_augmentation(source: TableSource, config: Experiment) -> tuple[Experime
     assert orbits.size_px is not None
     augmented = replace(config, orbits=orbits.augmented(orbits.size_px))
     return augmented, f"why they change: {words} (--no-augment leaves them as they are)"
+
+
+def _against(config: Experiment, *, has_time_limit: bool) -> str | None:
+    """Why augmentation would not help, whatever the images are like."""
+    if config.begins_useful:
+        return "trained weights gain nothing by it"
+    short = why_short(config, has_time_limit=has_time_limit)
+    return None if short is None else f"{short} loses by it"
 
 
 def share_that_bears(source: TableSource, config: Experiment) -> float:

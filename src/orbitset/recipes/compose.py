@@ -35,7 +35,7 @@ from orbitset.recipes.affine_images import (
     plain_images,
 )
 from orbitset.recipes.affine_mnist import affine_mnist
-from orbitset.recipes.augmenting import with_augmentation
+from orbitset.recipes.augmenting import leaves_augmentation_open, with_augmentation
 from orbitset.recipes.default_network import default_network
 from orbitset.recipes.described import described_network, described_orbits
 from orbitset.recipes.experiment import (
@@ -55,6 +55,7 @@ from orbitset.recipes.own_images import (
     observed_videos,
 )
 from orbitset.recipes.pretrained import begins_pretrained, with_network
+from orbitset.recipes.short import with_spread_codes
 from orbitset.run_folder import Run
 
 RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
@@ -72,6 +73,8 @@ class Request:
     protocol: str | None = None
     measures: tuple[str, ...] = ()
     epochs: float | None = None
+    has_time_limit: bool = False
+    """Whether the training may be shortened"""
     seed: int | None = None
     init: Path | None = None
     """A model to begin with, whose network and size of images are taken"""
@@ -124,6 +127,8 @@ class Composed:
     """Why its network was chosen, if the user named none"""
     why_augmented: str | None = None
     """Why its images are augmented or not, if the user did not say"""
+    why_spread: str | None = None
+    """Why its codes are seen from their mean, if its length chose that"""
 
     def __str__(self) -> str:
         """What was chosen for a user's own images, in words; nothing about a recipe."""
@@ -131,7 +136,7 @@ class Composed:
             is_folder = self.source is not None and isinstance(self.source.source, Folder)
             words = described_orbits(self.config, is_folder=is_folder)
             network = described_network(self.config, self.why_network)
-            return "\n".join(filter(None, (words, self.why_augmented, network)))
+            return "\n".join(filter(None, (words, self.why_spread, self.why_augmented, network)))
         is_plain = self.source is not None and isinstance(self.source.source, Plain)
         return described_plain(self.config) if is_plain else ""
 
@@ -157,7 +162,7 @@ def compose(
     if request.encoder is not None and request.init is not None:
         raise ConfigError("--init takes the model's network; leave out --encoder beside it")
     method = None if request.method is None else parse_method(request.method)
-    opened, most_orbits, why_network, why_augmented = None, None, None, None
+    opened, most_orbits, why_network, why_augmented, why_spread = None, None, None, None, None
     if stored is not None:
         config = stored
     else:
@@ -171,8 +176,6 @@ def compose(
             if network is not None:  # few labels are then divided in another way
                 request = replace(request, encoder=network)
                 config, most_orbits = _of_source(opened, request, settings, method)
-        if isinstance(source, TableSource) and _is_augmentation_open(request, settings):
-            config, why_augmented = with_augmentation(source, config)
     if request.protocol is not None and request.protocol != config.protocol:
         config = with_protocol(config, request.protocol)
     if request.measures:
@@ -182,10 +185,16 @@ def compose(
     with config.belonging():
         is_own = opened is not None and not isinstance(opened.source, Single)
         config = _with_numbers(config, request, settings, most_orbits, is_own=is_own)
+    if opened is not None and isinstance(opened.source, TableSource):
+        limit = request.has_time_limit
+        if method is None and "encoder.code_norm" not in settings:
+            config, why_spread = with_spread_codes(config, has_time_limit=limit)
+        if leaves_augmentation_open(request.observed, settings):
+            config, why_augmented = with_augmentation(opened.source, config, has_time_limit=limit)
     named_by = request.init or config_file or (None if resumed is None else resumed.path)
     if named_by is not None:
         check_experiment(config, named_by)
-    return Composed(config, opened, why_network, why_augmented)
+    return Composed(config, opened, why_network, why_augmented, why_spread)
 
 
 def _refuse_another_training(stored: Experiment, request: Request, network: str | None) -> None:
@@ -210,13 +219,6 @@ def _is_network_open(config: Experiment, request: Request, settings: Mapping[str
     is_named = request.encoder is not None or request.init is not None
     is_set = any(name.startswith("encoder.") for name in settings)
     return config.is_observed and not (is_named or is_set or config.has_transformer)
-
-
-def _is_augmentation_open(request: Request, settings: Mapping[str, str]) -> bool:
-    """Whether the images choose if they are augmented: nothing that the user says is about that."""
-    is_set = any(name.startswith(("orbits.affine", "orbits.photometric")) for name in settings)
-    is_silent = request.observed.augment is None and not is_set
-    return is_silent and settings.get("orbits.size_px") != "null"
 
 
 def searched_config(request: Request) -> Experiment:

@@ -154,11 +154,11 @@ def _check(settings: Any) -> None:
     check_fields(settings, "loss")
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     check_ranges(values, "loss.")
-    for name in ("discriminate_weight", "rectify_weight"):
+    for name in ("discriminate_weight", "rectify_weight", "hard_weight"):
         if not values.get(name, 1.0) > 0:
             raise ConfigError(
                 f"loss.{name} is {values[name]}; give a number above 0 "
-                "(OT, IN, SG and PR have no rectify term, OE has no discriminate term)"
+                "(OT, IN, IM, SG and PR have no rectify term, OE no discriminate term, IN no hard pairs)"
             )
     if "margin" not in values:
         return

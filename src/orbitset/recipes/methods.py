@@ -15,6 +15,7 @@ from orbitset.errors import check_choice
 from orbitset.losses import (
     Autoencoder,
     Exemplar,
+    HardInfoNCE,
     InfoNCE,
     OrbitJoint,
     OrbitPrototypes,
@@ -223,6 +224,13 @@ METHODS: dict[str, Method] = {
             },
         ),
         *_of_cosines("IN", "InfoNCE", InfoNCE, ("#7b3fa0", "#b98bd6"), compares_images=True),
+        *_of_cosines(
+            "IM",
+            "InfoNCE and hard pairs",
+            HardInfoNCE,
+            ("#3d4f9f", "#98a4d9"),
+            compares_images=True,
+        ),
         *_of_cosines("SG", "sigmoid", SigmoidPairs, ("#8a5a2b", "#c9a27a"), compares_images=True),
         *_of_cosines(
             "PR", "prototypes", OrbitPrototypes, ("#d64f9a", "#f2a3cb"), compares_images=False

@@ -28,8 +28,9 @@ from orbitset.seeds import stream
 from orbitset.training.fit import TrainConfig
 
 T = TypeVar("T")
-DEFAULT_METHOD = "IN+R"
-"""It also rectifies, and is level with OJ or ahead of it in AUC on the development sets (docs/log.md)"""
+DEFAULT_METHOD = "IM+R"
+"""It also rectifies, and is the one method that is level with the best, or nearly, on all development sets
+(docs/log.md)"""
 IMAGES, _MOST_EPOCHS = 200_000, 100
 """The length of a training, whichever is less"""
 _TESTED_SHARE, _FEWEST_LABELS = 0.2, 4
