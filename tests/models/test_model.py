@@ -75,6 +75,11 @@ def test_nothing_gives_nothing(grey, colour):
     assert grey.distances([], []).shape == (0,)
 
 
+def test_a_network_is_shown_no_empty_batch(grey, monkeypatch):
+    monkeypatch.setattr(grey, "network", None)
+    assert grey.embed(GREY[:0]).shape == (0, 16) and grey.rectify(GREY[:0]).shape == (0, 16, 16)
+
+
 def test_floats_of_the_right_size_are_not_rounded(grey):
     images = RNG.random((2, 1, 16, 16))
     for kind in (np.float64, np.float32, np.float16):

@@ -116,7 +116,8 @@ def rectify(
     finish(as_json, content, lines, report.problems, report.ignored)
     if report.are_alike:
         say(
-            "note: all images were rectified to one picture: the decoder has learned too little; train longer"
+            "note: all images were rectified to one picture: the decoder has learned too little; train "
+            "longer, by a method that rectifies, such as IN+R or OJ"
         )
     if report.unlike is None:
         say("confidence: not known, since an older version of orbitset trained the model")

@@ -69,15 +69,12 @@ class Model:
 
     def embed(self, images: Images, *, precision: Precision = "float32") -> np.ndarray:
         """Codes (N, D), float32."""
-        codes = [
-            self.encode(batch, precision=precision).cpu()
-            for batch in self.prepare(images).split(_BATCH)
-        ]
+        codes = [self.encode(batch, precision=precision).cpu() for batch in self._batches(images)]
         return torch.cat(codes).numpy() if codes else np.empty((0, self.code_size), np.float32)
 
     def rectify(self, images: Images) -> np.ndarray:
         """Each image in its canonical pose: uint8 (N, S, S), or (N, S, S, 3) in colour."""
-        pixels = [self._rectified(batch) for batch in self.prepare(images).split(_BATCH)]
+        pixels = [self._rectified(batch) for batch in self._batches(images)]
         size = self.description.input.size_px
         shape = (0, size, size, 3) if self.description.input.is_colour else (0, size, size)
         return np.concatenate(pixels) if pixels else np.empty(shape, np.uint8)
@@ -89,8 +86,8 @@ class Model:
         anything trained on, and its rectified image is invented.
         """
         self.check_known()
-        parts, prepared = [np.empty(0)], self.prepare(images)
-        for batch in prepared.split(_BATCH) if len(prepared) else ():
+        parts = [np.empty(0)]
+        for batch in self._batches(images):
             _, assessment = self.rectify_and_assess(batch)
             assert assessment is not None
             parts.append(assessment.confidence)
@@ -167,6 +164,11 @@ class Model:
         size = self.form.size_px
         shape = (0, self.description.input.channels, size, size)
         return self.place(torch.from_numpy(np.stack(pixels) if pixels else np.empty(shape, "u1")))
+
+    def _batches(self, images: Images) -> Sequence[Tensor]:
+        """Prepared images, a few hundred at a time; some networks take no empty batch."""
+        prepared = self.prepare(images)
+        return prepared.split(_BATCH) if len(prepared) else ()
 
     def place(self, images_NCHW: Tensor) -> Tensor:
         """Images of the right size as floats, on the canvas if there is one."""
