@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -65,6 +67,29 @@ LONG_FUNCTIONS: set[str] = set()
 WIDE_FUNCTIONS: set[str] = set()
 """Public functions with more than 10 parameters; none may be added"""
 MOST_LINES, MOST_PARAMETERS = 60, 10
+
+
+@pytest.mark.parametrize(
+    "package", ["losses", "encoders", "orbits", "evaluation", "models", "search"]
+)
+def test_parameters_of_public_names_have_no_shape_letters(package):
+    module = importlib.import_module(f"orbitset.{package}")
+    public = [getattr(module, name) for name in module.__all__]
+    methods = [
+        method
+        for kind in public
+        if inspect.isclass(kind)
+        for name, method in vars(kind).items()
+        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_"))
+    ]
+    functions = [inspect.unwrap(function) for function in public if callable(function)]
+    lettered = {
+        f"{function.__qualname__}({name})"
+        for function in [*filter(inspect.isfunction, functions), *methods]
+        for name in inspect.signature(function).parameters
+        if re.search(r"_[A-Z0-9]+$", name)
+    }
+    assert not lettered
 
 
 def _part(path):

@@ -308,7 +308,7 @@ def test_more_images_are_warped_than_a_grid_is_high():
     images = torch.randint(0, 256, (3, 1, 4, 4), dtype=torch.uint8, device="cuda")
     rows = torch.arange(70_000, device="cuda") % 3
     params = torch.tensor([[0.0, 0.0, 1.0, 0.0, 0.0]], device="cuda").expand(70_000, 5)
-    made = warp(images, params, 4, rows_B=rows)
+    made = warp(images, params, 4, rows=rows)
     assert torch.equal(made[-1], made[(70_000 - 1) % 3])
 
 
@@ -319,6 +319,6 @@ def test_the_warp_kernel_is_within_a_grey_level(size_px, canvas_px):
     rows = torch.randint(0, 40, (90,), device="cuda")
     params = sample_affine(90, AffineRanges(), torch.Generator().manual_seed(0)).cuda()
     params[0, 3:] = 1e6  # far outside
-    ours = warp(images, params, canvas_px, rows_B=rows)
+    ours = warp(images, params, canvas_px, rows=rows)
     assert (ours - warp_reference(images[rows], params, canvas_px)).abs().max() < 1 / 255
     assert (ours[0] == 0).all()

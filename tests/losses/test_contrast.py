@@ -171,7 +171,7 @@ def test_the_memory_holds_the_last_codes_from_its_step_on(batch, rng, size):
         terms = loss(codes, own, None)
         is_used = step >= 2
         last = (codes_before[-size:], orbits_before[-size:])
-        memory = {"memory_MD": last[0], "memory_orbit_M": last[1]} if is_used else {}
+        memory = {"memory": last[0], "memory_orbits": last[1]} if is_used else {}
         expected = info_nce_loss(codes, own.orbits, temperature=0.1, **memory)
         torch.testing.assert_close(terms["contrast"], expected)
         assert terms["memory"].item() == is_used * len(last[0])

@@ -81,11 +81,11 @@ def test_a_memory_gives_positives_and_negatives(codes, rng):
     """Also a positive for row 5; of orbit -1 are places that are still empty."""
     memory = unit_codes(torch.randn(4, 5, generator=rng, dtype=torch.float64))
     orbits = torch.tensor([1, 0, -1, 7])
-    ours = info_nce_loss(codes, ORBITS, temperature=0.2, memory_MD=memory, memory_orbit_M=orbits)
+    ours = info_nce_loss(codes, ORBITS, temperature=0.2, memory=memory, memory_orbits=orbits)
     expected = slow_info_nce(codes, ORBITS, 0.2, memory, orbits.tolist())
     torch.testing.assert_close(ours, expected)
     nothing = torch.full((4,), -1)
-    empty = info_nce_loss(codes, ORBITS, temperature=0.2, memory_MD=memory, memory_orbit_M=nothing)
+    empty = info_nce_loss(codes, ORBITS, temperature=0.2, memory=memory, memory_orbits=nothing)
     torch.testing.assert_close(empty, info_nce_loss(codes, ORBITS, temperature=0.2))
 
 

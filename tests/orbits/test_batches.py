@@ -47,7 +47,7 @@ def make_batches(
         orbits,
         orbits_per_batch=per_batch,
         members_per_batch=shown,
-        alike_N=alike,
+        alike=alike,
         alike_values=alike_values,
         seed=seed,
         position=position,

@@ -48,8 +48,8 @@ def _check(index, items, queries, k=5, exclude=None):
     for q, query in enumerate(queries):
         names, distances = _by_loop(items, query, k, exclude and exclude[q])
         assert found.names[q] == names
-        assert found.distances_QK[q, : len(names)] == pytest.approx(distances, rel=1e-12)
-        assert np.isinf(found.distances_QK[q, len(names) :]).all()
+        assert found.distances[q, : len(names)] == pytest.approx(distances, rel=1e-12)
+        assert np.isinf(found.distances[q, len(names) :]).all()
 
 
 @pytest.fixture(autouse=True)
@@ -130,23 +130,23 @@ def test_equally_near_items_come_in_the_order_they_were_added(tmp_path):
     index.add(["298"], np.ones((1, 2)))
     assert index.search(np.ones((1, 2)), 300).names[0][-1] == "298"
     found = index.search(np.ones((1, 2)), 2, exclude_self=["299"])
-    assert found.names == [["297", "296"]] and found.distances_QK.tolist() == [[0.0, 0.0]]
+    assert found.names == [["297", "296"]] and found.distances.tolist() == [[0.0, 0.0]]
 
 
 def test_fewer_items_than_asked_for_are_all_found(tmp_path):
     index = _index(tmp_path, num=2)
     found = index.search(_codes(3), 9, exclude_self=[NAMES[0], "nobody", NAMES[1]])
     assert [len(names) for names in found.names] == [1, 2, 1]
-    assert np.isinf(found.distances_QK).tolist() == [[False, True], [False, False], [False, True]]
+    assert np.isinf(found.distances).tolist() == [[False, True], [False, False], [False, True]]
     only = Index.create(tmp_path / "only", model_id="one", code_size=3)
     only.add(["me"], _codes(1))
     found = only.search(_codes(1), 1, exclude_self=["me"])
-    assert found.names == [[]] and found.distances_QK.shape == (1, 0)
+    assert found.names == [[]] and found.distances.shape == (1, 0)
 
 
 def test_no_queries_find_nothing(tmp_path):
     found = _index(tmp_path).search(np.zeros((0, 3)), 2)
-    assert found.names == [] and len(found.distances_QK) == 0
+    assert found.names == [] and len(found.distances) == 0
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,10 @@ class BackboneEncoder(nn.Module):
         )
 
     @torch.no_grad()
-    def begin_with(self, weight_DF: Tensor, bias_D: Tensor) -> None:
+    def begin_with(self, weight: Tensor, bias: Tensor) -> None:
         """Set the layer that makes codes of features."""
-        self.code.weight.copy_(weight_DF)
-        self.code.bias.copy_(bias_D)
+        self.code.weight.copy_(weight)
+        self.code.bias.copy_(bias)
 
     def train(self, mode: bool = True) -> "BackboneEncoder":
         super().train(mode)
@@ -84,32 +84,32 @@ class BackboneEncoder(nn.Module):
         """What a network of transformers is built from, beside its weights; empty for others."""
         return dict(getattr(self.backbone, "architecture", {}))
 
-    def features(self, images_NCSS: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
         """What the network without the layer behind it gives, (N, F)."""
-        self.check(images_NCSS)
-        images_NCSS = self.contrast(images_NCSS)
-        if images_NCSS.is_cuda:
+        self.check(images)
+        images = self.contrast(images)
+        if images.is_cuda:
             # convolutions of many small channels are several times faster so
-            images_NCSS = images_NCSS.contiguous(memory_format=torch.channels_last)
-        return _features(self.backbone, images_NCSS)
+            images = images.contiguous(memory_format=torch.channels_last)
+        return _features(self.backbone, images)
 
-    def encode(self, images_NCSS: Tensor) -> Tensor:
+    def encode(self, images: Tensor) -> Tensor:
         """Codes (N, D) in float32."""
-        codes = self.code(self.features(images_NCSS))
+        codes = self.code(self.features(images))
         normed: Tensor = self.code_norm(at_least_float32(codes))
         return normed
 
-    def decode(self, codes_ND: Tensor) -> Tensor:
+    def decode(self, codes: Tensor) -> Tensor:
         """The image (N, C, S, S) that each code stands for."""
-        return at_least_float32(self.decoder(codes_ND))
+        return at_least_float32(self.decoder(codes))
 
-    def rectify(self, images_NCSS: Tensor) -> Tensor:
+    def rectify(self, images: Tensor) -> Tensor:
         """Each image in its canonical pose: decode(encode(images))."""
-        return self.decode(self.encode(images_NCSS))
+        return self.decode(self.encode(images))
 
-    def forward(self, images_NCSS: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Codes and rectified images in one go."""
-        codes = self.encode(images_NCSS)
+        codes = self.encode(images)
         return codes, self.decode(codes)
 
     def check(self, images: Tensor) -> None:

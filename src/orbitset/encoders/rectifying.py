@@ -79,26 +79,26 @@ class RectifyingEncoder(nn.Module):
         """Nothing: its settings say all that it is built from."""
         return {}
 
-    def encode(self, images_NCSS: Tensor) -> Tensor:
+    def encode(self, images: Tensor) -> Tensor:
         """Codes (N, D) in float32."""
-        return self._encode(images_NCSS, keep_switches=False)[0]
+        return self._encode(images, keep_switches=False)[0]
 
-    def decode(self, codes_ND: Tensor) -> Tensor:
+    def decode(self, codes: Tensor) -> Tensor:
         """The image (N, C, S, S) that each code stands for. With switches, codes alone are not enough."""
         if self._uses_switches:
             raise ValueError(
                 "decode needs the pooling switches of the input, which codes do not hold; "
                 "call rectify(images), or choose unpooling 'copy' or 'corner'"
             )
-        return self._decode(codes_ND, [])
+        return self._decode(codes, [])
 
-    def rectify(self, images_NCSS: Tensor) -> Tensor:
+    def rectify(self, images: Tensor) -> Tensor:
         """Each image in its canonical pose: decode(encode(images))."""
-        return self.forward(images_NCSS)[1]
+        return self.forward(images)[1]
 
-    def forward(self, images_NCSS: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Codes and rectified images in one go."""
-        codes, switches = self._encode(images_NCSS, keep_switches=self._uses_switches)
+        codes, switches = self._encode(images, keep_switches=self._uses_switches)
         return codes, self._decode(codes, switches)
 
     @property

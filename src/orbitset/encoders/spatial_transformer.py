@@ -43,16 +43,16 @@ class SpatialTransformer(nn.Module):
         with torch.no_grad():
             self.map.bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0]))
 
-    def forward(self, images_NCSS: Tensor) -> Tensor:
-        with torch.autocast(images_NCSS.device.type, enabled=False):
-            maps = self.maps(images_NCSS)
-            shape = list(images_NCSS.shape)
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.autocast(images.device.type, enabled=False):
+            maps = self.maps(images)
+            shape = list(images.shape)
             grid = F.affine_grid(maps, shape, align_corners=False)
-            return F.grid_sample(images_NCSS, grid, align_corners=False)
+            return F.grid_sample(images, grid, align_corners=False)
 
-    def maps(self, images_NCSS: Tensor) -> Tensor:
+    def maps(self, images: Tensor) -> Tensor:
         """From places in the output to places in the image, (N, 2, 3), the image reaching from -1 to 1."""
-        features = F.relu(self.first(F.max_pool2d(images_NCSS, _POOL)))
+        features = F.relu(self.first(F.max_pool2d(images, _POOL)))
         features = F.relu(self.second(F.max_pool2d(features, _POOL)))
         maps: Tensor = self.map(F.relu(self.hidden(features.flatten(1))))
         return maps.view(-1, 2, 3)
@@ -73,26 +73,26 @@ class TransformedEncoder(nn.Module):
         super().__init__()
         self.transformer, self.encoder = transformer, encoder
 
-    def transform(self, images_NCSS: Tensor) -> Tensor:
+    def transform(self, images: Tensor) -> Tensor:
         """What the encoder gets to see."""
-        images: Tensor = self.transformer(images_NCSS)
-        return images
+        transformed: Tensor = self.transformer(images)
+        return transformed
 
-    def encode(self, images_NCSS: Tensor) -> Tensor:
-        codes: Tensor = self._part("encode")(self.transform(images_NCSS))
+    def encode(self, images: Tensor) -> Tensor:
+        codes: Tensor = self._part("encode")(self.transform(images))
         return codes
 
-    def decode(self, codes_ND: Tensor) -> Tensor:
-        images: Tensor = self._part("decode")(codes_ND)
+    def decode(self, codes: Tensor) -> Tensor:
+        images: Tensor = self._part("decode")(codes)
         return images
 
-    def rectify(self, images_NCSS: Tensor) -> Tensor:
+    def rectify(self, images: Tensor) -> Tensor:
         """The encoder's rectified image of what the transformer shows."""
-        images: Tensor = self._part("rectify")(self.transform(images_NCSS))
-        return images
+        rectified: Tensor = self._part("rectify")(self.transform(images))
+        return rectified
 
-    def forward(self, images_NCSS: Tensor) -> Any:
-        return self.encoder(self.transform(images_NCSS))
+    def forward(self, images: Tensor) -> Any:
+        return self.encoder(self.transform(images))
 
     def _part(self, name: str) -> Any:
         return getattr(self.encoder, name)

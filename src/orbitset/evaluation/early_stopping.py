@@ -33,15 +33,15 @@ class OrbitHalves:
         return va, te
 
 
-def orbit_splits(orbit_N: Tensor, *, splits: int = 10, seed: int = 0) -> OrbitHalves:
+def orbit_splits(orbits: Tensor, *, splits: int = 10, seed: int = 0) -> OrbitHalves:
     """Random halves of the orbits, `splits` times.
 
     >>> splits = orbit_splits(torch.tensor([7, 7, 8, 9, 9, 4]), splits=3)
     >>> len(splits), splits.is_validation_SN.shape
     (3, torch.Size([3, 6]))
     """
-    place_N = orbit_N.unique(return_inverse=True)[1]
-    num_orbits = int(place_N.max()) + 1 if len(orbit_N) else 0
+    place_N = orbits.unique(return_inverse=True)[1]
+    num_orbits = int(place_N.max()) + 1 if len(orbits) else 0
     if splits < 1 or num_orbits < 2:
         raise ValueError(
             f"there are {num_orbits} orbits for {splits} splits; give at least two orbits and one split"
@@ -52,7 +52,7 @@ def orbit_splits(orbit_N: Tensor, *, splits: int = 10, seed: int = 0) -> OrbitHa
         side = torch.zeros(num_orbits, dtype=torch.bool)
         side[order[: num_orbits // 2]] = True
         sides.append(side)
-    return OrbitHalves(torch.stack(sides).to(orbit_N.device)[:, place_N])
+    return OrbitHalves(torch.stack(sides).to(orbits.device)[:, place_N])
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,20 @@ class Stopped:
     score_S: list[float]
 
 
-def stop_early(validation_ES: Tensor, test_ES: Tensor) -> Stopped:
+def stop_early(validation: Tensor, test: Tensor) -> Stopped:
     """Choose the best evaluation on the validation side, of equals the first; score it on the other.
 
     >>> stop_early(torch.tensor([[0.1], [0.5], [0.4]]), torch.tensor([[0.2], [0.3], [0.9]]))
     Stopped(evaluation_S=[1], score_S=[0.30000001192092896])
     """
-    if validation_ES.shape != test_ES.shape or validation_ES.ndim != 2 or 0 in validation_ES.shape:
+    if validation.shape != test.shape or validation.ndim != 2 or 0 in validation.shape:
         raise ValueError(
-            f"the scores have shapes {tuple(validation_ES.shape)} and {tuple(test_ES.shape)}; "
+            f"the scores have shapes {tuple(validation.shape)} and {tuple(test.shape)}; "
             "give (evaluations, splits) for both sides"
         )
-    if not (validation_ES.isfinite().all() and test_ES.isfinite().all()):
+    if not (validation.isfinite().all() and test.isfinite().all()):
         raise ValueError("a score is NaN or infinite; give finite scores")
     # argmax does not promise the first of equals
-    is_best = validation_ES == validation_ES.max(0).values
+    is_best = validation == validation.max(0).values
     chosen_S = is_best.long().cumsum(0).eq(0).sum(0)
-    return Stopped(chosen_S.tolist(), test_ES.gather(0, chosen_S[None])[0].tolist())
+    return Stopped(chosen_S.tolist(), test.gather(0, chosen_S[None])[0].tolist())

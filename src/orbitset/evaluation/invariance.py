@@ -28,7 +28,7 @@ class InvarianceCurve:
     num_across: int
 
 
-def invariance_curve(codes_ND: Tensor, orbit_N: Tensor, epsilons_E: Tensor) -> InvarianceCurve:
+def invariance_curve(codes: Tensor, orbits: Tensor, epsilons: Tensor) -> InvarianceCurve:
     """Count over all unordered pairs of codes, in float64 and bounded memory.
 
     >>> codes, orbits = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([0, 0, 1])
@@ -36,18 +36,18 @@ def invariance_curve(codes_ND: Tensor, orbit_N: Tensor, epsilons_E: Tensor) -> I
     >>> curve.invariance.tolist(), curve.selectivity.tolist()
     ([0.0, 1.0, 1.0], [1.0, 1.0, 0.5])
     """
-    pairs = Pairs(Labelled(codes_ND, orbit_N), {}, None, "euclidean", _BLOCK_BYTES)
-    epsilons, order_E = epsilons_E.double().to(codes_ND.device).sort()
-    counts = torch.zeros(2, len(epsilons) + 1, dtype=torch.int64, device=codes_ND.device)
+    pairs = Pairs(Labelled(codes, orbits), {}, None, "euclidean", _BLOCK_BYTES)
+    sorted_E, order_E = epsilons.double().to(codes.device).sort()
+    counts = torch.zeros(2, len(sorted_E) + 1, dtype=torch.int64, device=codes.device)
     for block in pairs.blocks:
-        place = torch.searchsorted(epsilons, pairs.distances(block))
+        place = torch.searchsorted(sorted_E, pairs.distances(block))
         for count, is_of_kind in zip(counts, pairs.kinds(block), strict=True):
-            count += torch.bincount(place[is_of_kind], minlength=len(epsilons) + 1)
+            count += torch.bincount(place[is_of_kind], minlength=len(sorted_E) + 1)
     within, across = counts.sum(1).tolist()
     reached = counts.cumsum(1)[:, :-1].double()
     back_E = order_E.argsort()
     return InvarianceCurve(
-        epsilons=epsilons_E.double().cpu(),
+        epsilons=epsilons.double().cpu(),
         invariance=(reached[0] / within)[back_E].cpu(),
         selectivity=(1 - reached[1] / across)[back_E].cpu(),
         num_within=within,

@@ -62,13 +62,13 @@ def _to_length_1(codes_ND: Tensor) -> Tensor:
     return F.normalize(codes_ND / largest_N1.where(largest_N1 > 0, 1), dim=1)
 
 
-def draw_labelled_sets(labels_N: Tensor, *, shots: int, draws: int, seed: int = 0) -> Tensor:
+def draw_labelled_sets(labels: Tensor, *, shots: int, draws: int, seed: int = 0) -> Tensor:
     """Rows of `draws` labelled sets, (draws, classes * shots): `shots` different rows of every class.
 
     >>> draw_labelled_sets(torch.tensor([3, 3, 5]), shots=1, draws=4).shape
     torch.Size([4, 2])
     """
-    classes, counts = labels_N.unique(return_counts=True)
+    classes, counts = labels.unique(return_counts=True)
     if len(classes) == 0:
         raise ValueError("there are no labels; give at least one")
     if counts.min() < shots or shots < 1:
@@ -81,11 +81,11 @@ def draw_labelled_sets(labels_N: Tensor, *, shots: int, draws: int, seed: int = 
         raise ValueError(f"draws is {draws}; give at least 1")
     generator = stream("labelled sets", seed, shots)
     columns = []
-    rows_by_class = labels_N.argsort(stable=True).cpu().split(counts.tolist())
+    rows_by_class = labels.argsort(stable=True).cpu().split(counts.tolist())
     for rows in rows_by_class:
         if shots == 1:
             columns.append(rows[torch.randint(len(rows), (draws, 1), generator=generator)])
         else:
             keys = torch.rand(draws, len(rows), generator=generator)
             columns.append(rows[keys.topk(shots, dim=1).indices])
-    return torch.cat(columns, 1).to(labels_N.device)
+    return torch.cat(columns, 1).to(labels.device)

@@ -147,8 +147,8 @@ class InfoNCE(CosineObjective):
             codes,
             orbits,
             temperature=temperature,
-            memory_MD=others,
-            memory_orbit_M=orbits_of_others,
+            memory=others,
+            memory_orbits=orbits_of_others,
         )
         self.memory.store(codes, orbits)
         return contrast, {"memory": (orbits_of_others >= 0).sum()}
@@ -250,15 +250,13 @@ class OrbitPrototypes(CosineObjective):
         return prototype_loss(codes, orbits, *known, temperature=temperature), {}
 
     @torch.no_grad()
-    def update(self, codes_ND: Tensor, orbit_N: Tensor) -> None:
+    def update(self, codes: Tensor, orbits: Tensor) -> None:
         """Move the prototypes of these orbits towards these codes."""
-        means_ND = orbit_means(unit_codes(codes_ND), orbit_N).to(self.prototypes.dtype)
-        moved_ND = self.momentum * self.prototypes[orbit_N] + (1 - self.momentum) * means_ND
-        new_ND = torch.where(
-            self.is_known[orbit_N][:, None], F.normalize(moved_ND, dim=1), means_ND
-        )
-        self.prototypes.index_copy_(0, orbit_N, new_ND)
-        self.is_known.index_fill_(0, orbit_N, True)
+        means_ND = orbit_means(unit_codes(codes), orbits).to(self.prototypes.dtype)
+        moved_ND = self.momentum * self.prototypes[orbits] + (1 - self.momentum) * means_ND
+        new_ND = torch.where(self.is_known[orbits][:, None], F.normalize(moved_ND, dim=1), means_ND)
+        self.prototypes.index_copy_(0, orbits, new_ND)
+        self.is_known.index_fill_(0, orbits, True)
 
 
 class Temperature(nn.Module):

@@ -21,21 +21,22 @@ _FEW_SHARE = 1 / 64
 """Up to this share of all N^2 pairs, each on its own is cheaper than a matrix product."""
 
 
-def distance_matrix(codes_ND: Tensor, others_MD: Tensor | None = None) -> Tensor:
-    """All squared distances (N, M), never negative; among one set of codes the diagonal is exactly 0.
+def distance_matrix(codes: Tensor, others: Tensor | None = None) -> Tensor:
+    """All squared distances (N, M) of codes (N, D) and others (M, D), never negative; among one set of codes
+    the diagonal is exactly 0.
 
     >>> distance_matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
     """
-    reference = codes_ND if others_MD is None else others_MD
+    reference = codes if others is None else others
     # Distances do not change, rounding errors shrink. A mean of all costs as much as the product on a GPU;
     # that of sixteen, a power of two, is exact for whole numbers, so that their ties stay ties.
     centre = reference[:16].mean(0)
-    a = codes_ND - centre
-    b = a if others_MD is None else others_MD - centre
+    a = codes - centre
+    b = a if others is None else others - centre
     with products_in("ieee", a.device):
         products = a @ b.T
-    if others_MD is None:
+    if others is None:
         return _among_themselves(products)
     return _from_products(products, a.square().sum(1), b.square().sum(1))
 
@@ -60,20 +61,20 @@ def are_few(num_pairs: int, num_codes: int) -> bool:
 
 
 def paired_distances(
-    codes_ND: Tensor, left_T: Tensor, right_T: Tensor, distance_NN: Tensor | None = None
+    codes: Tensor, left: Tensor, right: Tensor, distances: Tensor | None = None
 ) -> Tensor:
-    """|c_left - c_right|^2 for each pair of rows, right for near codes too, and in little memory.
+    """|c_left - c_right|^2 for each pair of rows of codes (N, D), right for near codes too.
 
     Few pairs are taken one by one, forward and backward. Many are looked up in a matrix made in float64,
-    right to 1e-15 of the codes' squared length; `distance_NN` is that matrix where it is at hand. Gradients
+    right to 1e-15 of the codes' squared length; `distances` is that matrix where it is at hand. Gradients
     are finite for identical codes. Beside its inputs and output it takes N^2 numbers at most.
 
     >>> codes = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
     >>> paired_distances(codes, torch.tensor([0, 1]), torch.tensor([1, 1])).tolist()
     [25.0, 0.0]
     """
-    distances: Tensor = _PairedDistances.apply(codes_ND, left_T, right_T, distance_NN)
-    return distances
+    distance_T: Tensor = _PairedDistances.apply(codes, left, right, distances)
+    return distance_T
 
 
 class _PairedDistances(torch.autograd.Function):

@@ -9,15 +9,17 @@ from torch import Tensor
 from orbitset.dispatch import accelerated
 
 
-def exemplar_loss(codes_ND: Tensor, orbit_N: Tensor, weight_CD: Tensor, bias_C: Tensor) -> Tensor:
+def exemplar_loss(codes: Tensor, orbits: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Softmax cross-entropy of a linear classifier with one class per orbit.   [paper, eq. exemplar]
+
+    Of codes (N, D) and orbits (N,), with a weight (O, D) and a bias (O,) for O orbits.
 
     >>> import torch
     >>> loss = exemplar_loss(torch.zeros(2, 3), torch.tensor([0, 1]), torch.zeros(4, 3), torch.zeros(4))
     >>> round(loss.exp().item(), 4)
     4.0
     """
-    return _linear_cross_entropy(codes_ND, orbit_N, weight_CD, bias_C)
+    return _linear_cross_entropy(codes, orbits, weight, bias)
 
 
 @accelerated("linear_cross_entropy")

@@ -62,8 +62,8 @@ class Mined(NamedTuple):
 
 
 def mine(
-    distance_NN: Tensor,
-    orbit_N: Tensor,
+    distances: Tensor,
+    orbits: Tensor,
     variant: Variant = "semihard-else-farthest",
     *,
     margin: float = 0.2,
@@ -81,13 +81,13 @@ def mine(
     >>> [index.tolist() for index in mine(distance, torch.tensor([7, 7, 8])).compact()]
     [[0, 1], [1, 0], [2, 2]]
     """
-    _check(distance_NN, orbit_N, variant, max_members)
-    if len(orbit_N) == 0:
-        return Mined(Triplets(*(orbit_N.long() for _ in range(3))), orbit_N.bool())
-    orbit_N = orbit_N.contiguous()
+    _check(distances, orbits, variant, max_members)
+    if len(orbits) == 0:
+        return Mined(Triplets(*(orbits.long() for _ in range(3))), orbits.bool())
+    orbits = orbits.contiguous()
     if variant == "batch-hard":
-        return _batch_hard(distance_NN, orbit_N[:, None] == orbit_N)
-    return _mine(distance_NN, orbit_N, variant, margin, max_members, generator)
+        return _batch_hard(distances, orbits[:, None] == orbits)
+    return _mine(distances, orbits, variant, margin, max_members, generator)
 
 
 @accelerated("mine")
@@ -175,11 +175,11 @@ def _check(distance_NN: Tensor, orbit_N: Tensor, variant: str, max_members: int 
 def check_orbits(distance_NN: Tensor, orbit_N: Tensor) -> None:
     if orbit_N.ndim != 1 or distance_NN.shape != (len(orbit_N), len(orbit_N)):
         raise ValueError(
-            f"distance_NN has shape {tuple(distance_NN.shape)} and orbit_N {tuple(orbit_N.shape)}; "
+            f"distances have shape {tuple(distance_NN.shape)} and orbits {tuple(orbit_N.shape)}; "
             "pass an N x N matrix and N orbit ids"
         )
     if orbit_N.is_floating_point() or orbit_N.is_complex() or orbit_N.dtype == torch.bool:
-        raise TypeError(f"orbit_N has dtype {orbit_N.dtype}; orbit ids are integers")
+        raise TypeError(f"orbits have dtype {orbit_N.dtype}; orbit ids are integers")
 
 
 def positives(orbit_N: Tensor, max_members: int | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,12 +19,12 @@ def unit_codes(codes_ND: Tensor) -> Tensor:
 
 
 def info_nce_loss(
-    codes_ND: Tensor,
-    orbit_N: Tensor,
+    codes: Tensor,
+    orbits: Tensor,
     *,
     temperature: Tensor | float,
-    memory_MD: Tensor | None = None,
-    memory_orbit_M: Tensor | None = None,
+    memory: Tensor | None = None,
+    memory_orbits: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of finding an image's orbit among all other images.   [Khosla et al. 2020, L_out]
 
@@ -37,22 +37,22 @@ def info_nce_loss(
     >>> round(info_nce_loss(codes, torch.tensor([0, 0, 1]), temperature=1.0).item(), 4)
     0.3133
     """
-    anchors_ND = unit_codes(codes_ND)
-    others_MD, orbit_M = anchors_ND, orbit_N
-    if memory_MD is not None and memory_orbit_M is not None:
-        others_MD = torch.cat([anchors_ND, memory_MD.to(anchors_ND.dtype)])
-        orbit_M = torch.cat([orbit_N, memory_orbit_M])
-    is_left_out_NM = _is_self(orbit_N, len(orbit_M)) | (orbit_M < 0)
-    is_positive_NM = (orbit_N[:, None] == orbit_M) & ~is_left_out_NM
+    anchors_ND = unit_codes(codes)
+    others_MD, orbit_M = anchors_ND, orbits
+    if memory is not None and memory_orbits is not None:
+        others_MD = torch.cat([anchors_ND, memory.to(anchors_ND.dtype)])
+        orbit_M = torch.cat([orbits, memory_orbits])
+    is_left_out_NM = _is_self(orbits, len(orbit_M)) | (orbit_M < 0)
+    is_positive_NM = (orbits[:, None] == orbit_M) & ~is_left_out_NM
     count_N = is_positive_NM.sum(1)
     logits_NM = _without(_cosines(anchors_ND, others_MD) / temperature, is_left_out_NM)
     errors_N = torch.where(is_positive_NM, -logits_NM.log_softmax(1), 0).sum(1)
     loss = (errors_N / count_N.clamp(min=1)).sum() / (count_N > 0).sum().clamp(min=1)
-    return loss + _nan_if_any(codes_ND)
+    return loss + _nan_if_any(codes)
 
 
 def sigmoid_loss(
-    codes_ND: Tensor, orbit_N: Tensor, *, temperature: Tensor | float, bias: Tensor | float
+    codes: Tensor, orbits: Tensor, *, temperature: Tensor | float, bias: Tensor | float
 ) -> Tensor:
     """Every pair of images by itself: of one orbit or not?   [Zhai et al. 2023, eq. 1]
 
@@ -64,20 +64,20 @@ def sigmoid_loss(
     >>> round(loss.item(), 4)
     1.133
     """
-    unit_ND = unit_codes(codes_ND)
+    unit_ND = unit_codes(codes)
     logits_NN = _cosines(unit_ND, unit_ND) / temperature + bias
-    signed_NN = torch.where(orbit_N[:, None] == orbit_N, logits_NN, -logits_NN)
+    signed_NN = torch.where(orbits[:, None] == orbits, logits_NN, -logits_NN)
     errors_NN = -F.logsigmoid(signed_NN)
-    is_self_NN = _is_self(orbit_N, len(orbit_N))
-    loss = torch.where(is_self_NN, 0, errors_NN).sum() / max(1, len(orbit_N))
-    return loss + _nan_if_any(codes_ND)
+    is_self_NN = _is_self(orbits, len(orbits))
+    loss = torch.where(is_self_NN, 0, errors_NN).sum() / max(1, len(orbits))
+    return loss + _nan_if_any(codes)
 
 
 def prototype_loss(
-    codes_ND: Tensor,
-    orbit_N: Tensor,
-    prototypes_OD: Tensor,
-    is_known_O: Tensor,
+    codes: Tensor,
+    orbits: Tensor,
+    prototypes: Tensor,
+    is_known: Tensor,
     *,
     temperature: Tensor | float,
 ) -> Tensor:
@@ -91,14 +91,14 @@ def prototype_loss(
     >>> round(prototype_loss(codes, torch.tensor([0]), prototypes, known, temperature=1.0).item(), 4)
     0.3133
     """
-    unit_ND = unit_codes(codes_ND)
-    logits_NO = _cosines(unit_ND, prototypes_OD.to(unit_ND.dtype)) / temperature
-    return F.cross_entropy(_without(logits_NO, ~is_known_O), orbit_N)
+    unit_ND = unit_codes(codes)
+    logits_NO = _cosines(unit_ND, prototypes.to(unit_ND.dtype)) / temperature
+    return F.cross_entropy(_without(logits_NO, ~is_known), orbits)
 
 
 def multi_similarity_loss(
-    codes_ND: Tensor,
-    orbit_N: Tensor,
+    codes: Tensor,
+    orbits: Tensor,
     *,
     near: float = 2.0,
     far: float = 50.0,
@@ -117,19 +117,19 @@ def multi_similarity_loss(
     >>> multi_similarity_loss(codes, torch.tensor([0, 0, 1])).item()
     0.0
     """
-    if len(codes_ND) == 0:
-        return codes_ND.sum()
-    unit_ND = unit_codes(codes_ND)
+    if len(codes) == 0:
+        return codes.sum()
+    unit_ND = unit_codes(codes)
     cosines_NN = _cosines(unit_ND, unit_ND)
-    is_same_NN = orbit_N[:, None] == orbit_N
-    is_member_NN = is_same_NN & ~_is_self(orbit_N, len(orbit_N))
+    is_same_NN = orbits[:, None] == orbits
+    is_member_NN = is_same_NN & ~_is_self(orbits, len(orbits))
     nearest_N1 = cosines_NN.masked_fill(is_same_NN, -torch.inf).amax(1, keepdim=True)
     farthest_N1 = cosines_NN.masked_fill(~is_member_NN, torch.inf).amin(1, keepdim=True)
     is_pulled_NN = is_member_NN & (cosines_NN - slack < nearest_N1)
     is_pushed_NN = ~is_same_NN & (cosines_NN + slack > farthest_N1)
     pull_N = _soft_sum(-near * (cosines_NN - middle), is_pulled_NN) / near
     push_N = _soft_sum(far * (cosines_NN - middle), is_pushed_NN) / far
-    return (pull_N + push_N).mean() + _nan_if_any(codes_ND)
+    return (pull_N + push_N).mean() + _nan_if_any(codes)
 
 
 def _soft_sum(logits_NN: Tensor, is_counted_NN: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ Reduction = Literal["mean", "sum"]
 
 
 def triplet_loss(
-    codes_ND: Tensor,
+    codes: Tensor,
     triplets: tuple[Tensor, Tensor, Tensor],
     *,
     margin: float,
@@ -43,7 +43,7 @@ def triplet_loss(
     >>> triplet_loss(codes, triplet, margin=2.0, reduction="sum").item()
     0.75
     """
-    return triplet_terms(codes_ND, triplets, margin=margin, valid=valid, reduction=reduction)[0]
+    return triplet_terms(codes, triplets, margin=margin, valid=valid, reduction=reduction)[0]
 
 
 def triplet_terms(
@@ -166,14 +166,14 @@ class TripletLoss(nn.Module):
 
     def forward(
         self,
-        codes_ND: Tensor,
-        orbit_N: Tensor,
+        codes: Tensor,
+        orbits: Tensor,
         triplets: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Tensor:
         if triplets is not None:
-            return triplet_loss(codes_ND, triplets, margin=self.margin, reduction=self.reduction)
-        mining = Mining(orbit_N, self.mining, self.max_members)
-        return mined_terms(codes_ND, mining, margin=self.margin, reduction=self.reduction)[0]
+            return triplet_loss(codes, triplets, margin=self.margin, reduction=self.reduction)
+        mining = Mining(orbits, self.mining, self.max_members)
+        return mined_terms(codes, mining, margin=self.margin, reduction=self.reduction)[0]
 
 
 class TripletMiner(nn.Module):
@@ -185,6 +185,6 @@ class TripletMiner(nn.Module):
         self.variant, self.margin = variant, margin
 
     @torch.no_grad()
-    def forward(self, codes_ND: Tensor, orbit_N: Tensor) -> Triplets:
-        mined = mine(distance_matrix(codes_ND), orbit_N, self.variant, margin=self.margin)
+    def forward(self, codes: Tensor, orbits: Tensor) -> Triplets:
+        mined = mine(distance_matrix(codes), orbits, self.variant, margin=self.margin)
         return mined.compact()

@@ -49,21 +49,21 @@ class Assessment:
 class Known:
     """Codes and appearance of training images, and how unlike these held-out images of the same kind are."""
 
-    codes_KD: Tensor
-    appearance_KA: Tensor
-    held_out_H3: Tensor
+    codes: Tensor
+    appearance: Tensor
+    held_out: Tensor
     """The three measures of each held-out image"""
 
-    def measure(self, codes_ND: Tensor, again_ND: Tensor, images_NCSS: Tensor) -> Tensor:
-        """The three measures (N, 3) of images, of which `again_ND` are the codes once they are rectified."""
+    def measure(self, codes: Tensor, again: Tensor, images: Tensor) -> Tensor:
+        """The three measures (N, 3) of images, of which `again` are the codes once they are rectified."""
         exact = "donot_use_mm_for_euclid_dist"
-        known_KD = self.codes_KD.to(codes_ND)
-        nearest_N = torch.cdist(codes_ND, known_KD, compute_mode=exact).amin(1).square()
+        known_KD = self.codes.to(codes)
+        nearest_N = torch.cdist(codes, known_KD, compute_mode=exact).amin(1).square()
         mean_A, inverse_AA = self._appearance
-        off_NA = appearance(images_NCSS) - mean_A
+        off_NA = appearance(images) - mean_A
         measures = (
             nearest_N.cpu().double(),
-            (again_ND - codes_ND).square().sum(1).cpu().double(),
+            (again - codes).square().sum(1).cpu().double(),
             (off_NA @ inverse_AA * off_NA).sum(1),
         )
         return torch.stack(measures, 1)
@@ -71,13 +71,13 @@ class Known:
     @cached_property
     def _appearance(self) -> tuple[Tensor, Tensor]:
         """The mean of the known images, and the inverse of their covariance."""
-        known_KA = self.appearance_KA.double()
+        known_KA = self.appearance.double()
         off_KA = known_KA - known_KA.mean(0)
         covariance_AA = off_KA.T @ off_KA / len(off_KA)
         least = _FLOOR * covariance_AA.diagonal().mean() + 1e-9
         return known_KA.mean(0), (covariance_AA + least * torch.eye(len(covariance_AA))).inverse()
 
-    def assess(self, measures_N3: Tensor) -> Assessment:
+    def assess(self, measures: Tensor) -> Assessment:
         """The confidence is the share of held-out images that are at least as unlike what was trained on.
 
         An image is as unlike as its rarest measure is: the one that the fewest held-out images reach.
@@ -86,13 +86,13 @@ class Known:
         >>> known.assess(torch.tensor([[0.5, 0, 0], [4, 0, 1], [9, 0, 0]])).confidence
         array([1.  , 0.25, 0.  ])
         """
-        held_out = self.held_out_H3.double()
+        held_out_H3 = self.held_out.double()
         reached_N, reached_H = (
-            (held_out >= values[:, None]).double().mean(1).amin(1)
-            for values in (measures_N3.double(), held_out)
+            (held_out_H3 >= values[:, None]).double().mean(1).amin(1)
+            for values in (measures.double(), held_out_H3)
         )
         confidence_N = (reached_H <= reached_N[:, None]).double().mean(1)
-        return Assessment(confidence_N.numpy(), *measures_N3.double().T.numpy())
+        return Assessment(confidence_N.numpy(), *measures.double().T.numpy())
 
 
 @torch.inference_mode()
@@ -106,7 +106,7 @@ def known_of(network: Encoder, trained: Iterable[Tensor], held_out: Iterable[Ten
         codes_ND, rectified_NCSS = in_halves(network, images)
         again_ND = in_halves(network.encode, rectified_NCSS.clamp(0, 1))
         measures.append(known.measure(codes_ND, again_ND, images))
-    return replace(known, held_out_H3=torch.cat(measures))
+    return replace(known, held_out=torch.cat(measures))
 
 
 def appearance(images_NCSS: Tensor) -> Tensor:
@@ -127,9 +127,9 @@ def appearance(images_NCSS: Tensor) -> Tensor:
 
 def save_known(known: Known, folder: Path, model_id: str) -> None:
     tensors = {
-        "codes": known.codes_KD,
-        "appearance": known.appearance_KA,
-        "held_out": known.held_out_H3,
+        "codes": known.codes,
+        "appearance": known.appearance,
+        "held_out": known.held_out,
     }
     plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     write_atomically(folder / KNOWN, safetensors.torch.save(plain, {"model": model_id}))

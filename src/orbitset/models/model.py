@@ -102,13 +102,13 @@ class Model:
             )
 
     @torch.inference_mode()
-    def rectify_and_assess(self, images_NCSS: Tensor) -> tuple[np.ndarray, Assessment | None]:
+    def rectify_and_assess(self, images: Tensor) -> tuple[np.ndarray, Assessment | None]:
         """Rectified pixels of prepared images, and how sure they are, if that is known."""
-        codes_ND, rectified_NCSS = in_halves(self.network, images_NCSS.to(self.device))
+        codes_ND, rectified_NCSS = in_halves(self.network, images.to(self.device))
         assessment = None
         if self.known is not None:
             again_ND = in_halves(self.network.encode, rectified_NCSS.clamp(0, 1))
-            assessment = self.known.assess(self.known.measure(codes_ND, again_ND, images_NCSS))
+            assessment = self.known.assess(self.known.measure(codes_ND, again_ND, images))
         return self._pixels(rectified_NCSS), assessment
 
     def distances(self, a: Images, b: Images) -> np.ndarray:
@@ -123,18 +123,18 @@ class Model:
         return distances
 
     @torch.inference_mode()
-    def encode(self, images_NCSS: Tensor, *, precision: Precision = "float32") -> Tensor:
+    def encode(self, images: Tensor, *, precision: Precision = "float32") -> Tensor:
         """Codes of prepared images."""
-        images_NCSS = images_NCSS.to(self.device)
+        images = images.to(self.device)
         if self._folded is None or not self._folded.is_current:
             self._folded = FoldedEncoder(self.network)
         is_rounded = in_bfloat16(precision, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_rounded):
-            return in_halves(self._folded.encode, images_NCSS)
+            return in_halves(self._folded.encode, images)
 
-    def rectify_prepared(self, pixels_NCHW: np.ndarray) -> np.ndarray:
+    def rectify_prepared(self, pixels: np.ndarray) -> np.ndarray:
         """Rectify pixels that were read as `form` says."""
-        return self._rectified(self.place(torch.from_numpy(pixels_NCHW)))
+        return self._rectified(self.place(torch.from_numpy(pixels)))
 
     @torch.inference_mode()
     def _rectified(self, images_NCSS: Tensor) -> np.ndarray:
@@ -170,17 +170,17 @@ class Model:
         prepared = self.prepare(images)
         return prepared.split(_BATCH) if len(prepared) else ()
 
-    def place(self, images_NCHW: Tensor) -> Tensor:
+    def place(self, images: Tensor) -> Tensor:
         """Images of the right size as floats, on the canvas if there is one."""
-        images = images_NCHW.float()
-        if not images_NCHW.is_floating_point():
-            images = images.div(255)
+        placed = images.float()
+        if not images.is_floating_point():
+            placed = placed.div(255)
         about = self.description.input
         if about.image_px is None:
-            return images
+            return placed
         before = (about.size_px - about.image_px) // 2
         after = about.size_px - about.image_px - before
-        return F.pad(images, (before, after, before, after))
+        return F.pad(placed, (before, after, before, after))
 
     def _read(self, images: Sequence[Any]) -> Iterator[np.ndarray]:
         for at, image in enumerate(images):

@@ -88,18 +88,16 @@ def inverse_matrices(params_N5: Tensor) -> Tensor:
     )
 
 
-def warp(
-    images_NCHW: Tensor, params_B5: Tensor, canvas_px: int, *, rows_B: Tensor | None = None
-) -> Tensor:
+def warp(images: Tensor, params: Tensor, canvas_px: int, *, rows: Tensor | None = None) -> Tensor:
     """Transform each image by its own parameters onto a square canvas; uint8 becomes float32 in [0, 1].
 
-    Row b of the parameters is for image `rows_B[b]`, or for image b.
+    Row b of the parameters is for image `rows[b]`, or for image b.
 
     >>> image = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
     >>> warp(image, torch.tensor([IDENTITY]), 4)[0, 0].round().int().tolist()
     [[0, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
     """
-    return _warped(images_NCHW, rows_B, params_B5, canvas_px)
+    return _warped(images, rows, params, canvas_px)
 
 
 @accelerated("warp")

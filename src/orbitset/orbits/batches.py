@@ -101,7 +101,7 @@ class OrbitBatches:
         orbits_per_batch: int,
         members_per_batch: int,
         weighting: Weighting = "orbit",
-        alike_N: Tensor | None = None,
+        alike: Tensor | None = None,
         alike_values: int = 1,
         augmentation: Augmentation | None = None,
         seed: int = 0,
@@ -109,7 +109,7 @@ class OrbitBatches:
     ) -> None:
         """If orbits have many sizes, `weighting` says what is shown equally often: orbits, or images.
 
-        With a value for each orbit in `alike_N`, a batch has `alike_values` equal parts, each of orbits that
+        With a value for each orbit in `alike`, a batch has `alike_values` equal parts, each of orbits that
         share a value and cannot be told apart by it, except where one value ends and the next begins. With an
         `augmentation` each image of a batch is changed by a draw of its own, and targets are not.
         """
@@ -118,8 +118,8 @@ class OrbitBatches:
                 f"orbits_per_batch is {orbits_per_batch} but there are {len(orbits)} orbits; "
                 f"give 1 to {len(orbits)}"
             )
-        if alike_N is not None and len(alike_N) != len(orbits):
-            raise ValueError(f"alike_N has {len(alike_N)} values for {len(orbits)} orbits")
+        if alike is not None and len(alike) != len(orbits):
+            raise ValueError(f"alike has {len(alike)} values for {len(orbits)} orbits")
         if not 1 <= alike_values <= orbits_per_batch:
             raise ConfigError(
                 f"alike_values is {alike_values} but a batch has {orbits_per_batch} orbits; "
@@ -163,7 +163,7 @@ class OrbitBatches:
         self.images_per_epoch = (
             self._images_per_round if self._size_N is None else int(self._size_N.sum())
         )
-        self._alike_N = None if alike_N is None else alike_N.cpu()
+        self._alike_N = None if alike is None else alike.cpu()
         self._alike_values = alike_values
         self._shuffled: tuple[int, Tensor] | None = None
         self._order: tuple[int, Tensor] | None = None

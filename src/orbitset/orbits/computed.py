@@ -68,8 +68,8 @@ class AffineOrbits:
 
     def __init__(
         self,
-        images_NCHW: Tensor,
-        labels_N: Tensor | None = None,
+        images: Tensor,
+        labels: Tensor | None = None,
         *,
         canvas_px: int = 64,
         members: int = 33,
@@ -78,21 +78,21 @@ class AffineOrbits:
         mode: Mode = "fixed",
         seed: int = 0,
     ) -> None:
-        check_images(images_NCHW, labels_N)
+        check_images(images, labels)
         check_choice("mode", mode, get_args(Mode))
         if members < 1 or canvas_px < 2:
             raise ConfigError(
                 f"members is {members} and canvas_px {canvas_px}; give at least 1 and 2"
             )
-        self.images_NCHW = images_NCHW
-        self.labels_N = labels_N
+        self.images_NCHW = images
+        self.labels_N = labels
         self.canvas_px = canvas_px
         self.num_members = members
         self.ranges = ranges or AffineRanges()
         self.photometric = photometric
         self.mode = mode
         self.seed = seed
-        self._identity = torch.tensor(IDENTITY, device=images_NCHW.device)
+        self._identity = torch.tensor(IDENTITY, device=images.device)
         if mode == "fixed":
             params = self._sample(len(self) * members, stream("orbits", seed))
             params = params.view(len(self), members, -1)
@@ -109,14 +109,14 @@ class AffineOrbits:
         return self.images_NCHW.device
 
     def draw(
-        self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
+        self, orbit: Tensor, member: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Parameters (B, Q) of the members; fresh orbits draw new ones from the generator instead."""
         if self.params_NMQ is not None:
-            return self.params_NMQ[orbit_B, member_B]
+            return self.params_NMQ[orbit, member]
         if generator is None:
             raise ValueError("fresh orbits draw their members anew; pass a generator")
-        params_BQ = self._sample(len(orbit_B), generator)
+        params_BQ = self._sample(len(orbit), generator)
         if self.device.type == "cuda":
             params_BQ = params_BQ.pin_memory()
         return params_BQ.to(self.device, non_blocking=True)
@@ -127,24 +127,24 @@ class AffineOrbits:
             return affine
         return torch.cat([affine, draw_photometric(num, self.photometric, generator)], 1)
 
-    def show(self, orbit_B: Tensor, params_BQ: Tensor) -> Tensor:
+    def show(self, orbit: Tensor, params: Tensor) -> Tensor:
         """The image of each orbit, transformed by its parameters."""
-        affine_B5 = params_BQ[:, :5].contiguous()
-        images = warp(self.images_NCHW, affine_B5, self.canvas_px, rows_B=orbit_B)
-        if self.photometric is None or params_BQ.shape[1] == 5:
+        affine_B5 = params[:, :5].contiguous()
+        images = warp(self.images_NCHW, affine_B5, self.canvas_px, rows=orbit)
+        if self.photometric is None or params.shape[1] == 5:
             return images
-        return apply_photometric(images, params_BQ[:, 5:], self.photometric)
+        return apply_photometric(images, params[:, 5:], self.photometric)
 
     def members(
-        self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
+        self, orbit: Tensor, member: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """The images of the members; fresh orbits draw new members from the generator instead."""
-        return self.show(orbit_B, self.draw(orbit_B, member_B, generator=generator))
+        return self.show(orbit, self.draw(orbit, member, generator=generator))
 
-    def canonical(self, orbit_B: Tensor, drawn_B: Tensor | None = None) -> Tensor:
+    def canonical(self, orbit: Tensor, drawn: Tensor | None = None) -> Tensor:
         """The original image of each orbit, in the middle of the canvas."""
-        del drawn_B
-        return self.show(orbit_B, self._identity.expand(len(orbit_B), 5))
+        del drawn
+        return self.show(orbit, self._identity.expand(len(orbit), 5))
 
 
 def check_images(images_NCHW: Tensor, labels_N: Tensor | None = None) -> None:

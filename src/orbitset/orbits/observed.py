@@ -140,7 +140,7 @@ class ObservedConfig:
 
 
 class ObservedOrbits:
-    """Orbits of any sizes. The members of orbit o are the images with `orbit_N == o`, in their order.
+    """Orbits of any sizes. The members of orbit o are the images with `orbits == o`, in their order.
 
     >>> images = torch.zeros(5, 1, 8, 8, dtype=torch.uint8)
     >>> orbits = ObservedOrbits(images, torch.tensor([0, 1, 0, 1, 1]), torch.tensor([2, 4]))
@@ -150,65 +150,63 @@ class ObservedOrbits:
 
     def __init__(
         self,
-        images_NCHW: Tensor,
-        orbit_N: Tensor,
-        canonical_O: Tensor,
-        labels_O: Tensor | None = None,
+        images: Tensor,
+        orbits: Tensor,
+        canonical: Tensor,
+        labels: Tensor | None = None,
         *,
         device: torch.device | str | None = None,
         is_streamed: bool | None = None,
     ) -> None:
-        """`canonical_O` is the row of each orbit's target, `labels_O` its class where known.
+        """`canonical` is the row of each orbit's target, `labels` its class where known.
 
         With `is_streamed` images stay where they are; by default they do if they do not fit on the device.
         """
-        self.device = torch.device(device or images_NCHW.device)
-        self.is_streamed = (
-            not _fits(images_NCHW, self.device) if is_streamed is None else is_streamed
-        )
-        _check(images_NCHW, orbit_N, canonical_O, labels_O)
-        self.images_NCHW = images_NCHW if self.is_streamed else images_NCHW.to(self.device)
-        at = images_NCHW.device if self.is_streamed else self.device
-        orbit_N = orbit_N.to(at)
-        self.size_N = torch.bincount(orbit_N, minlength=len(canonical_O)).to(self.device)
-        self.canonical_row_N = canonical_O.to(at)
-        self.labels_N = None if labels_O is None else labels_O.to(self.device)
+        self.device = torch.device(device or images.device)
+        self.is_streamed = not _fits(images, self.device) if is_streamed is None else is_streamed
+        _check(images, orbits, canonical, labels)
+        self.images_NCHW = images if self.is_streamed else images.to(self.device)
+        at = images.device if self.is_streamed else self.device
+        orbits = orbits.to(at)
+        self.size_N = torch.bincount(orbits, minlength=len(canonical)).to(self.device)
+        self.canonical_row_N = canonical.to(at)
+        self.labels_N = None if labels is None else labels.to(self.device)
         self.num_members = int(self.size_N.median())
-        self._row = orbit_N.argsort(stable=True)
+        self._row = orbits.argsort(stable=True)
         self._first_N = self.size_N.to(at).cumsum(0) - self.size_N.to(at)
 
     def __len__(self) -> int:
         return len(self.canonical_row_N)
 
     def draw(
-        self, orbit_B: Tensor, member_B: Tensor, *, generator: torch.Generator | None = None
+        self, orbit: Tensor, member: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """The rows of the members, (B,). Streamed images: the pixels of members and of their targets, on the
         way to the device, (B, 2, C, H, W) uint8."""
         del generator
-        orbit_B, member_B = orbit_B.to(self._row.device), member_B.to(self._row.device)
-        rows_B = self._row[self._first_N[orbit_B] + member_B]
+        orbit, member = orbit.to(self._row.device), member.to(self._row.device)
+        rows_B = self._row[self._first_N[orbit] + member]
         if not self.is_streamed:
             return rows_B
-        targets_B = self.canonical_row_N[orbit_B]
+        targets_B = self.canonical_row_N[orbit]
         pixels = self.images_NCHW[torch.stack([rows_B, targets_B], 1)]
         if self.device.type == "cuda" and pixels.device.type == "cpu":
             pixels = pixels.pin_memory()
         return pixels.to(self.device, non_blocking=True)
 
-    def show(self, orbit_B: Tensor, drawn_B: Tensor) -> Tensor:
+    def show(self, orbit: Tensor, drawn: Tensor) -> Tensor:
         """The images of the members, between 0 and 1."""
-        del orbit_B
-        return _to_float(drawn_B[:, 0] if self.is_streamed else self.images_NCHW[drawn_B])
+        del orbit
+        return _to_float(drawn[:, 0] if self.is_streamed else self.images_NCHW[drawn])
 
-    def members(self, orbit_B: Tensor, member_B: Tensor) -> Tensor:
-        return self.show(orbit_B, self.draw(orbit_B, member_B))
+    def members(self, orbit: Tensor, member: Tensor) -> Tensor:
+        return self.show(orbit, self.draw(orbit, member))
 
-    def canonical(self, orbit_B: Tensor, drawn_B: Tensor | None = None) -> Tensor:
-        """The target of each orbit; of streamed images, from `drawn_B`."""
-        if drawn_B is not None and self.is_streamed:
-            return _to_float(drawn_B[:, 1])
-        rows_B = self.canonical_row_N[orbit_B.to(self.canonical_row_N.device)]
+    def canonical(self, orbit: Tensor, drawn: Tensor | None = None) -> Tensor:
+        """The target of each orbit; of streamed images, from `drawn`."""
+        if drawn is not None and self.is_streamed:
+            return _to_float(drawn[:, 1])
+        rows_B = self.canonical_row_N[orbit.to(self.canonical_row_N.device)]
         return _to_float(self.images_NCHW[rows_B].to(self.device))
 
 

@@ -319,7 +319,7 @@ class ObservedSplit(GroupedImages):
             orbits_per_batch=count,
             members_per_batch=config.members_per_batch,
             weighting=config.weighting,
-            alike_N=None if config.alike is None else self._values_of(trained, config.alike),
+            alike=None if config.alike is None else self._values_of(trained, config.alike),
             alike_values=min(config.alike_values, count),
             augmentation=config.augmentation,
             seed=seed,

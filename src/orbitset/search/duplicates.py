@@ -36,7 +36,7 @@ class Group:
 
 
 def find_groups(
-    codes_ND: np.ndarray, *, threshold: float, names: Sequence[str] | None = None
+    codes: np.ndarray, *, threshold: float, names: Sequence[str] | None = None
 ) -> list[Group]:
     """Groups of two or more, joined by pairs whose squared distance is at most the threshold.
 
@@ -49,14 +49,14 @@ def find_groups(
     """
     if not 0 <= threshold < math.inf:
         raise ValueError(f"threshold is {threshold}; give a squared distance, at least 0")
-    names = [str(row) for row in range(len(codes_ND))] if names is None else names
-    codes_ND = checked_codes(codes_ND, names=names)
-    if len(codes_ND) < 2:
+    names = [str(row) for row in range(len(codes))] if names is None else names
+    codes = checked_codes(codes, names=names)
+    if len(codes) < 2:
         return []
-    first_U, place_N, count_U = _distinct(codes_ND)
+    first_U, place_N, count_U = _distinct(codes)
     group_U = np.arange(len(first_U))
     pairs_U = count_U * (count_U - 1) // 2
-    for rows, columns, near_AB in _near_pairs(codes_ND[first_U], threshold):
+    for rows, columns, near_AB in _near_pairs(codes[first_U], threshold):
         near_A = near_AB.astype(np.float64) @ count_U[columns]
         pairs_U[rows] += count_U[rows] * near_A.astype(np.int64)
         if np.ptp(np.concatenate([group_U[rows], group_U[columns]])) > 0:
@@ -67,7 +67,7 @@ def find_groups(
     order = group_N.argsort(kind="stable")
     ends = np.flatnonzero(np.diff(group_N[order])) + 1
     groups = [
-        _group(codes_ND, rows_M, names, int(pairs_U[group_N[rows_M[0]]]))
+        _group(codes, rows_M, names, int(pairs_U[group_N[rows_M[0]]]))
         for rows_M in np.split(order, ends)
         if len(rows_M) > 1
     ]

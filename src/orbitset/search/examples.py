@@ -38,9 +38,9 @@ class Recognised:
 class Examples:
     """Codes with known labels."""
 
-    def __init__(self, codes_ND: np.ndarray, labels: Sequence[str], *, by: By = "nearest") -> None:
+    def __init__(self, codes: np.ndarray, labels: Sequence[str], *, by: By = "nearest") -> None:
         check_choice("by", by, get_args(By))
-        self.codes_ND = checked_codes(codes_ND)
+        self.codes_ND = checked_codes(codes)
         if len(labels) != len(self.codes_ND):
             raise ValueError(f"there are {len(labels)} labels for {len(self.codes_ND)} examples")
         if not len(labels):
@@ -57,9 +57,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.codes_ND)
 
-    def classify(
-        self, codes_QD: np.ndarray, *, reject_above: float | None = None
-    ) -> list[Recognised]:
+    def classify(self, codes: np.ndarray, *, reject_above: float | None = None) -> list[Recognised]:
         """The class of each query, of equally near ones the first; none if it is beyond `reject_above`.
 
         >>> known = Examples(np.array([[0.0], [4.0]]), ["left", "right"])
@@ -68,11 +66,11 @@ class Examples:
         """
         if reject_above is not None and not reject_above >= 0:
             raise ValueError(f"reject_above is {reject_above}; give a squared distance, at least 0")
-        codes_QD = checked_codes(codes_QD, size=self.codes_ND.shape[1])
+        codes = checked_codes(codes, size=self.codes_ND.shape[1])
         return [
             self._recognised(distance_C, reject_above)
-            for queries in chunks(len(codes_QD), len(self))
-            for distance_C in self._distances(codes_QD[queries])
+            for queries in chunks(len(codes), len(self))
+            for distance_C in self._distances(codes[queries])
         ]
 
     def _recognised(self, distance_C: np.ndarray, reject_above: float | None) -> Recognised:

@@ -45,7 +45,7 @@ class Found:
     """The nearest items of each query, nearest first; equally near ones in the order they were added."""
 
     names: list[list[str]]
-    distances_QK: np.ndarray
+    distances: np.ndarray
     """Squared Euclidean; infinite where a query found fewer than others"""
 
 
@@ -119,13 +119,13 @@ class Index:
     def __contains__(self, name: object) -> bool:
         return name in self._row_of
 
-    def add(self, names: Sequence[str], codes_ND: np.ndarray) -> Added:
+    def add(self, names: Sequence[str], codes: np.ndarray) -> Added:
         """Add items, and replace the codes of known ones: all of them, or none after an error."""
         names = _as_list(names)
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise ValueError(f"{twice[0]} is named twice; give every name once")
-        codes_ND = checked_codes(codes_ND, size=self.code_size, names=names)
+        codes = checked_codes(codes, size=self.code_size, names=names)
         with self.changes():
             replaced = self._drop(names)
             if names:
@@ -133,7 +133,7 @@ class Index:
                 first = len(self._names)
                 self._row_of.update({name: first + i for i, name in enumerate(names)})
                 self._names.extend(names)
-                self._codes.add(codes_ND)
+                self._codes.add(codes)
         return Added(added=len(names) - replaced, replaced=replaced)
 
     def remove(self, names: Sequence[str]) -> Removed:
@@ -171,7 +171,7 @@ class Index:
                 self._is_changing = False
 
     def search(
-        self, codes_QD: np.ndarray, k: int, *, exclude_self: Sequence[str] | None = None
+        self, codes: np.ndarray, k: int, *, exclude_self: Sequence[str] | None = None
     ) -> Found:
         """The k nearest items of each query, or all where there are fewer.
 
@@ -179,17 +179,17 @@ class Index:
         """
         if k < 1:
             raise ValueError(f"k is {k}; give at least 1")
-        codes_QD = checked_codes(codes_QD, size=self.code_size)
-        if exclude_self is not None and len(exclude_self) != len(codes_QD):
-            raise ValueError(f"there are {len(exclude_self)} names for {len(codes_QD)} queries")
+        codes = checked_codes(codes, size=self.code_size)
+        if exclude_self is not None and len(exclude_self) != len(codes):
+            raise ValueError(f"there are {len(exclude_self)} names for {len(codes)} queries")
         if not self._row_of:
             raise DataError(
                 f"the index at {self.folder} is empty", hint="add items before searching"
             )
         more = 0 if exclude_self is None else 1
-        rows_QK, near_QK = self._codes.nearest(codes_QD, min(k + more, len(self)), self._dead_rows)
+        rows_QK, near_QK = self._codes.nearest(codes, min(k + more, len(self)), self._dead_rows)
         names: list[list[str]] = []
-        distances_QK = np.full((len(codes_QD), min(k, len(self))), np.inf)
+        distances_QK = np.full((len(codes), min(k, len(self))), np.inf)
         for q, (rows_K, near_K) in enumerate(zip(rows_QK, near_QK, strict=True)):
             own = None if exclude_self is None else self._row_of.get(exclude_self[q])
             is_kept_K = np.flatnonzero(rows_K != (-1 if own is None else own))[:k]

@@ -145,7 +145,7 @@ def search_index(
     return [
         Answer(query, tuple(map(Match, names, distances.tolist())), file, box)
         for query, names, distances, file, box in zip(
-            table.paths, nearest.names, nearest.distances_QK, table.files, boxes, strict=True
+            table.paths, nearest.names, nearest.distances, table.files, boxes, strict=True
         )
     ], embedded.problems
 
