@@ -326,7 +326,11 @@ def test_what_is_mistyped_is_refused_in_words_that_name_it(orbitset, fails, thin
     described = ["train", "things.csv", "--orbit", "thing", "--canonical"]
     one_of = "view is 'frnt'; choose one of front, left, right"
     fails(orbitset(*described, "view=frnt"), 2, one_of, "did you mean front?")
-    fails(orbitset("train", "products", "--epochs", "-3"), 2, "--epochs is -3; give a number above")
+    fails(
+        orbitset("train", "products", "--epochs", "-3"),
+        2,
+        "--epochs is -3; give a finite number above",
+    )
     for wrong in ("info_nce", "my_losses.py"):
         words = f"--loss is '{wrong}'; write it as MODULE:NAME, such as my_losses:info_nce"
         fails(orbitset("train", "products", "--loss", wrong), 2, words)

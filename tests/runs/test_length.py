@@ -17,8 +17,10 @@ from orbitset.recipes.experiment import read_experiment
 from orbitset.run_folder import Run
 from orbitset.runs.length import (
     Pace,
+    _Timed,
     estimated,
     evaluation_steps,
+    measure,
     num_steps,
     shortened,
     step_seconds,
@@ -87,13 +89,41 @@ def test_steps_are_timed_in_which_all_weights_learn_that_ever_do(monkeypatch, he
 
     def fit(*_, config, recorder, **__):
         configs.append(config)
-        recorder.save(SimpleNamespace(step=1))
+        for step in (1, 2):
+            recorder.save(SimpleNamespace(step=step))
 
     monkeypatch.setattr("orbitset.runs.length.fit", fit)
     train = TrainConfig(head_first=head_first, unfreeze=0.5 * (head_first < 1))
     config, batches = SimpleNamespace(train=train, rate_shares={}), SimpleNamespace(position=0)
     assert step_seconds(config, nn.Linear(1, 1), nn.Identity(), batches) >= 0
     assert (configs[0].head_first, configs[0].unfreeze) == (timed, 0)
+
+
+def test_a_slow_first_step_or_evaluation_does_not_count(planned, monkeypatch):
+    """It loads code and memory; a pace of it would promise a far longer training."""
+    monkeypatch.setattr("orbitset.runs.length._TIMED_S", 1.0)
+    now, slow_s = [0.0], [5.0]
+
+    class Clock:
+        monotonic = staticmethod(lambda: now[0])
+
+    def passing(*_):
+        now[0] += slow_s.pop() if slow_s else 0.25
+
+    monkeypatch.setattr("orbitset.runs.length.time", Clock)
+    recorder = _Timed(torch.device("cpu"))
+    steps = SimpleNamespace(step=0, is_stopped=False)
+    while not steps.is_stopped:
+        passing()
+        steps.step += 1
+        recorder.save(steps)
+    assert recorder.step_s == 0.25
+    slow_s.append(0.75)
+    monkeypatch.setattr("orbitset.runs.length.step_seconds", lambda *_: 1.0)
+    judge = SimpleNamespace(encoding=lambda model: None, scores=passing)
+    assert (
+        measure(planned[0], nn.Linear(1, 1), nn.Identity(), planned[1], judge).evaluation_s == 0.25
+    )
 
 
 def test_a_training_within_minutes_is_a_shorter_training(tmp_path, small_faces, monkeypatch):
@@ -108,7 +138,8 @@ def test_a_training_within_minutes_is_a_shorter_training(tmp_path, small_faces, 
     train(config, run, ends_at=time.monotonic() + 40, progress=Notes())
     steps = run.records()[-1]["step"]
     (note,) = (note for note in notes if "there is time for" in note)
-    assert f"there is time for {steps} of " in note
+    epochs = run.read_json("config.json")["train"]["epochs"]
+    assert f"there is time for {steps} of 400 steps, {epochs:.3g} of 100 epochs, and " in note
     assert run.is_finished and steps < 30
     train(read_experiment(run.config), Run(tmp_path / "again"))
     assert Run(tmp_path / "again").records() == run.records()

@@ -208,6 +208,8 @@ def train(
     config = composed.config
     if not quiet and str(composed):
         say(str(composed))
+        if minutes is not None:
+            say(f"--minutes {minutes:g}: steps are timed first; there may be fewer epochs")
     run = Run(out or Path("runs") / file_name(f"{config.name}-{config.method}"))
     how = {"resume": resume, "overwrite": overwrite, "device": device, "source": composed.source}
     how["ends_at"] = None if minutes is None else began_at + 60 * minutes

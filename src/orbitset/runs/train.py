@@ -173,13 +173,13 @@ def _within(
 ) -> Experiment:
     """The experiment, shortened to so many seconds; says by how much."""
     shorter = shortened(config, images, pace, seconds)
-    if shorter != config:
-        steps, planned = num_steps(shorter, images), num_steps(config, images)
-        evaluations = len(evaluation_steps(shorter, images))
-        progress.note(
-            f"{config.method} {config.name}: {pace}; there is time for {steps:,} of {planned:,} steps and "
-            f"{evaluations} evaluations"
-        )
+    steps, planned = num_steps(shorter, images), num_steps(config, images)
+    share = f"{steps:,} of {planned:,} steps, {shorter.train.epochs:.3g} of {config.train.epochs:.3g} epochs,"
+    progress.note(
+        f"{config.method} {config.name}: {pace}; there is time for "
+        f"{f'all {planned:,} steps' if shorter == config else share} and "
+        f"{len(evaluation_steps(shorter, images))} evaluations"
+    )
     return shorter
 
 
