@@ -1,5 +1,6 @@
 import contextlib
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -283,6 +284,16 @@ def test_the_advice_to_go_on_trusts_the_outside_code_that_the_run_names(tmp_path
     names = {"method": "mine:loss-STN", "measures": ["mine:purity", "other.mod:far"]}
     run.create({"name": "x:y", **names, "encoder": {"backbone": "timm:resnet18"}})
     assert run.resume_command.endswith("--trust mine,other.mod")
+
+
+def test_files_of_a_run_that_are_no_files_are_not_waited_for(tmp_path):
+    run = made(tmp_path / "run")
+    os.mkfifo(run / "results.json")
+    with pytest.raises(OSError, match="it is no ordinary file"):
+        run.read_json("results.json")
+    (run / "config.json").unlink()
+    os.mkfifo(run / "config.json")
+    assert not run.exists
 
 
 def test_a_damaged_configuration_is_said_to_be_that(tmp_path):

@@ -1,7 +1,9 @@
 """Files that are whole or not there, and where those go that can be made again."""
 
+import errno
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +33,26 @@ def file_name(label: str) -> str:
     'OJ-as-printed'
     """
     return re.sub(r"[^\w.=-]+", "-", label).strip("-")
+
+
+def ordinary(path: Path) -> Path:
+    """The path itself; an OSError if it leads to a device or a named pipe, whose reader may wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return path  # whoever opens it says what is wrong
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return path
+    raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+
+
+def why(error: Exception) -> str:
+    """The reason that an error gives, without the number and the name that an OSError puts around it.
+
+    >>> why(OSError(28, "No space left on device", "a.png"))
+    'No space left on device'
+    """
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -> None:

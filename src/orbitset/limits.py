@@ -3,13 +3,17 @@
 Each limit is an environment variable with a default, which messages name, so that it can be raised.
 """
 
+import json
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from orbitset.errors import ConfigError
+from orbitset.files import ordinary
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,9 @@ ROWS = Limit("ORBITSET_MAX_ROWS", 2_000_000)
 FACTORS = Limit("ORBITSET_MAX_FACTORS", 1_000)
 """Columns of a table"""
 
+_DEEPEST = 50
+"""Groups in groups of a JSON text"""
+
 _changed = threading.Condition()
 _bytes_in_use = 0
 
@@ -75,3 +82,41 @@ def decoding(num_bytes: int) -> Iterator[None]:
         with _changed:
             _bytes_in_use -= num_bytes
             _changed.notify_all()
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds that came with a model; an OSError or a ValueError if it cannot be read.
+
+    It says what other files hold, and is no longer than a header may be.
+    """
+    if ordinary(path).stat().st_size > HEADER.value:
+        raise ValueError(f"it has {path.stat().st_size:,} bytes, {HEADER.described}")
+    return parse_json(path.read_text(encoding="utf-8"))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text holds; a ValueError also where groups lie so deep in groups that Python gives up.
+
+    >>> parse_json("[" * 60 + "]" * 60)
+    Traceback (most recent call last):
+    ValueError: it is nested more than 50 deep
+    """
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    groups = _inside([content])
+    for _ in range(_DEEPEST):
+        groups = [inner for group in groups for inner in _inside(group)]
+        if not groups:
+            return content
+    raise _too_deep()
+
+
+def _inside(group: Any) -> list[Any]:
+    values = group.values() if isinstance(group, dict) else group
+    return [inner for inner in values if isinstance(inner, dict | list)]
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it is nested more than {_DEEPEST} deep")

@@ -30,7 +30,8 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from orbitset.errors import RunError
-from orbitset.files import remove_parts, write_atomically
+from orbitset.files import ordinary, remove_parts, write_atomically
+from orbitset.limits import parse_json
 from orbitset.outside import command, is_name
 
 PACKED = "trainings.jsonl"
@@ -76,8 +77,8 @@ class Run:
     def exists(self) -> bool:
         """Whether the folder holds a run, and not only some other program's config.json."""
         try:
-            config = json.loads((self / "config.json").read_text())
-        except (OSError, ValueError, RecursionError):
+            config = parse_json(ordinary(self / "config.json").read_text())
+        except (OSError, ValueError):
             return False
         return (
             isinstance(config, dict) and "name" in config and bool({"method", "runs"} & set(config))
@@ -248,12 +249,12 @@ class Run:
 
     def read_json(self, name: str) -> Any:
         try:
-            return json.loads((self / name).read_text())
+            return parse_json(ordinary(self / name).read_text())
         except FileNotFoundError:
             raise RunError(
                 f"{self.path} has no {name}: the run is not finished", hint=self.ways_on
             ) from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise RunError(f"{self / name} is damaged: {error}") from None
 
     def write_json(self, name: str, content: Any) -> None:
@@ -270,7 +271,7 @@ class Run:
             return []
         try:
             lines = (self / name).read_text().split("\n")[:-1]
-            records = [json.loads(line) for line in lines]
+            records = [parse_json(line) for line in lines]
         except ValueError as error:
             raise RunError(f"{self / name} is damaged: {error}") from None
         if not all(isinstance(record, dict) and "step" in record for record in records):

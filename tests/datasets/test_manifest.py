@@ -1,3 +1,4 @@
+import os
 import sys
 import tracemalloc
 
@@ -190,6 +191,13 @@ def test_parquet_may_hold_what_is_no_text_and_no_number(write, tmp_path):
     parquet.write_table(twice, path)
     with pytest.raises(DataError, match="the column person twice"):
         read_manifest(path)
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_a_named_pipe_is_no_manifest(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=rf"{name} cannot be read: it is no ordinary file$"):
+        read_manifest(tmp_path / name)
 
 
 def test_damaged_parquet_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """A model folder that is whole loads to the same codes; every other one is refused for what is wrong."""
 
 import json
+import os
 import pickle
 import shutil
 import sys
@@ -117,12 +118,22 @@ def test_what_is_no_folder_of_a_model_is_named(tmp_path):
         assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors", "known.safetensors"])
+def test_a_named_pipe_is_no_file_of_a_model(copy, name):
+    (copy / name).unlink(missing_ok=True)
+    os.mkfifo(copy / name)
+    with pytest.raises(RunError, match=rf"{name} cannot be read: it is no ordinary file$"):
+        load_model_folder(copy)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         ("{", "model.json cannot be read: Expecting property name"),
         ("", "model.json cannot be read: Expecting value"),
-        ("[" * 100_000, "model.json cannot be read: maximum recursion depth"),
+        ("[" * 100_000, "model.json cannot be read: it is nested more than 50 deep"),
+        ('{"a":' * 900 + "1" + "}" * 900, "model.json cannot be read: it is nested more than 50"),
+        (" " * 1_000_001, "model.json cannot be read: it has 1,000,001 bytes, more than 1,000,000"),
         ("[]", "does not describe a model of orbitset"),
         ('{"kind": "bert"}', "does not describe a model of orbitset"),
     ],
@@ -146,6 +157,9 @@ def test_a_damaged_description_is_refused(copy, content, reason):
         (["input", "channels"], 3, "is of another network"),
         (["network", "encoder", "code_size"], 10**12, "is of another network"),
         (["network", "encoder", "channels"], [10**15] * 2, "describes no network"),
+        (["network", "encoder", "channels"], [10**25], "describes no network"),
+        (["network", "encoder", "code_size"], 10**40, "describes no network"),
+        (["input", "size_px"], 16 * 10**40, "describes no network"),
         (["network", "encoder", "code_norm"], "none", "is of another network"),
         (["network", "has_transformer"], True, "describes no network: .* too small"),
         (["trained"], {}, "is damaged: the setting trained.name is missing"),

@@ -102,6 +102,10 @@ def test_a_file_that_is_cut_off_is_refused(folder, length):
         ({"code_size": 4}, "is damaged: it holds an IndexFlatL2 of 3 entries"),
         ({"kind": "hnsw"}, "is damaged: it holds an IndexFlatL2"),
         ({"colour": "red"}, "is damaged: .*colour"),
+        ({"code_size": 10**40}, r"is damaged: its code size or the rows .* are \[1000"),
+        ({"code_size": "3"}, "is damaged: its code size"),
+        ({"trained_on": -1}, "is damaged: its code size or the rows that its lists were made for"),
+        ({"kind": "tree"}, "is damaged: its kind is 'tree'; choose one of flat, ivf, hnsw"),
     ],
 )
 def test_a_header_that_is_not_right_is_refused(folder, changes, words):
@@ -116,6 +120,30 @@ def test_a_header_that_is_not_right_is_refused(folder, changes, words):
 def test_a_header_that_is_no_header_is_refused(folder, text):
     _rewrite(folder / "index.zip", index_json=text)
     with pytest.raises(RunError, match="index.zip is damaged"):
+        read_state(folder)
+
+
+def test_an_index_that_is_compressed_is_refused(folder):
+    """A megabyte of it may be a gigabyte."""
+    with zipfile.ZipFile(folder / "index.zip", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("more.json", "0" * 1000)
+    for read in (read_header, read_state):
+        with pytest.raises(RunError, match="index.zip is damaged: more.json is compressed"):
+            read(folder)
+
+
+def test_a_named_pipe_is_no_index(tmp_path):
+    os.mkfifo(tmp_path / "index.zip")
+    with pytest.raises(RunError, match="index.zip is damaged: .*it is no ordinary file"):
+        read_header(tmp_path)
+
+
+@pytest.mark.parametrize("names", ['{"a": 1}', "5", '[1, "a", "b", "c", "d"]', "[" * 100_000])
+def test_names_that_are_none_are_refused(folder, names):
+    _rewrite(folder / "index.zip", items_json=names)
+    with pytest.raises(
+        RunError, match="index.zip is damaged: it(ems.json is no list|s| is nested)"
+    ):
         read_state(folder)
 
 

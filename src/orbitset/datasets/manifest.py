@@ -17,6 +17,7 @@ from typing import Any
 from orbitset.datasets.pictures import Box
 from orbitset.datasets.table import ImageTable, OnProblem, Problem
 from orbitset.errors import DataError
+from orbitset.files import ordinary
 from orbitset.limits import DECODING, FACTORS, ROWS
 
 _BOX = ("left", "top", "right", "bottom")
@@ -43,7 +44,7 @@ def read_manifest(
     path = Path(path)
     is_parquet = path.suffix.lower() in (".parquet", ".pq")
     try:
-        header, rows, first = _parquet(path) if is_parquet else _csv(path)
+        header, rows, first = (_parquet if is_parquet else _csv)(ordinary(path))
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror or error}",

@@ -19,7 +19,8 @@ from orbitset.config import from_dict, to_dict
 from orbitset.encoders import Encoder, build_encoder
 from orbitset.encoders.config import PAPERS
 from orbitset.errors import ConfigError, RunError
-from orbitset.files import write_atomically
+from orbitset.files import ordinary, why, write_atomically
+from orbitset.limits import read_json
 from orbitset.models.card import describe_card
 from orbitset.models.description import FORMAT, Description, identify
 from orbitset.models.known import KNOWN, read_known, save_known
@@ -84,11 +85,11 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
     """The weights in the folder of a model or a run."""
     try:
-        return safetensors.torch.load_file(folder / WEIGHTS)
+        return safetensors.torch.load_file(ordinary(folder / WEIGHTS))
     except FileNotFoundError:
         raise RunError(f"{folder} has no {WEIGHTS}: the weights of the model are missing") from None
     except (OSError, safetensors.SafetensorError) as error:
-        raise RunError(f"{folder / WEIGHTS} cannot be read: {error}") from None
+        raise RunError(f"{folder / WEIGHTS} cannot be read: {why(error)}") from None
 
 
 def check_id(weights: Mapping[str, torch.Tensor], description: Description, folder: Path) -> None:
@@ -106,7 +107,7 @@ def read_description(folder: Path) -> Description:
     """What model.json says."""
     path = folder / DESCRIPTION
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         is_there = folder.exists()
         raise RunError(
@@ -116,8 +117,8 @@ def read_description(folder: Path) -> Description:
             hint="train one with orbitset train, or name the folder of a finished run",
             is_usage=True,
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {why(error)}") from None
     if not isinstance(values, dict) or values.get("kind") != "orbitset-model":
         raise RunError(f"{path} does not describe a model of orbitset")
     if values.get("format") != FORMAT:
@@ -155,5 +156,5 @@ def _damaged(path: Path) -> Iterator[None]:
     """Errors inside are of a file that describes no network."""
     try:
         yield
-    except (ConfigError, RuntimeError) as error:
+    except (ConfigError, RuntimeError, TypeError, OverflowError) as error:
         raise RunError(f"{path} describes no network: {error}") from None

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from orbitset.encoders import Encoder
 from orbitset.errors import RunError
-from orbitset.files import write_atomically
+from orbitset.files import ordinary, why, write_atomically
 from orbitset.memory import in_halves
 
 KNOWN = "known.safetensors"
@@ -141,11 +141,11 @@ def read_known(folder: Path, model_id: str, code_size: int | None) -> Known | No
     if not path.exists():
         return None
     try:
-        with safetensors.safe_open(path, "pt") as file:
+        with safetensors.safe_open(ordinary(path), "pt") as file:
             of = (file.metadata() or {}).get("model")
             parts = [file.get_tensor(name) for name in ("codes", "appearance", "held_out")]
     except (OSError, safetensors.SafetensorError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+        raise RunError(f"{path} cannot be read: {why(error)}") from None
     expected = (code_size, None, 3)
     is_sound = all(
         part.ndim == 2 and len(part) and size in (None, part.shape[1])

@@ -1,7 +1,6 @@
 """From what was typed to one complete configuration."""
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from orbitset.datasets.source import (
 from orbitset.encoders.config import PAPERS
 from orbitset.encoders.named import look_at
 from orbitset.errors import ConfigError
+from orbitset.limits import parse_json
 from orbitset.models.folder import read_description
 from orbitset.outside import is_name, trust
 from orbitset.protocols.images import Opened
@@ -392,8 +392,8 @@ def _path(source: str) -> str:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_json(path.read_text())
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no configuration; give the config.json of a run")

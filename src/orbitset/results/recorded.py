@@ -23,6 +23,7 @@ import numpy as np
 from orbitset.config import differences
 from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
+from orbitset.limits import parse_json
 from orbitset.recipes.experiment import Experiment, read_experiment
 from orbitset.recipes.study import Line, Study, read_study
 from orbitset.run_folder import PACKED, Run, without_nan
@@ -185,7 +186,7 @@ def _packed(run: Run, study: Study) -> dict[str, Training]:
         for record in run.records(_METRICS):
             records.setdefault(record.pop("training"), []).append(record)
         for text in (run / PACKED).read_text().splitlines():
-            row = json.loads(text)
+            row = parse_json(text)
             path = row.pop("training")
             if path in configs:
                 trainings[path] = Training(

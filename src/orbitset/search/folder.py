@@ -17,17 +17,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, get_args
 
 from filelock import FileLock, Timeout
 
-from orbitset.errors import RunError
-from orbitset.files import remove_parts, write_atomically
+from orbitset.errors import RunError, check_choice
+from orbitset.files import ordinary, remove_parts, write_atomically
+from orbitset.limits import parse_json, read_json
 from orbitset.search.stored import Kind, StoredCodes
 
 VERSION = 2
 _FORMAT = "orbitset index"
 _FILE = "index.zip"
+_LARGEST = 2**31
+"""FAISS counts the entries of a code in 32 bits"""
 _VERSION_1 = re.compile(r"index\.json|codes\.\d+\.faiss|items\.\d+\.jsonl")
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, ValueError, TypeError, LookupError, EOFError, RuntimeError),
@@ -105,7 +108,9 @@ def read_state(folder: Path) -> State:
         header = _header(folder, archive)
         if damaged := archive.testzip():
             raise ValueError(f"the checksum of {damaged} is wrong")
-        names = json.loads(archive.read("items.json"))
+        names = parse_json(archive.read("items.json"))
+        if not isinstance(names, list) or not all(isinstance(name, str | None) for name in names):
+            raise ValueError("items.json is no list of names")
         with archive.open("codes.faiss") as file:
             codes = StoredCodes.read(header.kind, header.code_size, header.trained_on, file.read)
         if len(codes) != len(names):
@@ -139,7 +144,8 @@ def write_state(
 def _opened(folder: Path) -> Iterator[zipfile.ZipFile]:
     """The file of an index. Whatever is wrong with its content becomes one error."""
     try:
-        with zipfile.ZipFile(folder / _FILE) as archive:
+        with zipfile.ZipFile(ordinary(folder / _FILE)) as archive:
+            _check_plain(archive)
             yield archive
     except (FileNotFoundError, NotADirectoryError):
         if (folder / "index.json").exists():
@@ -156,8 +162,15 @@ def _opened(folder: Path) -> Iterator[zipfile.ZipFile]:
         raise RunError(f"{folder / _FILE} is damaged: {error}") from None
 
 
+def _check_plain(archive: zipfile.ZipFile) -> None:
+    """Refuse what was never written here: a few compressed kilobytes may unpack to gigabytes."""
+    for member in archive.infolist():
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{member.filename} is compressed")
+
+
 def _header(folder: Path, archive: zipfile.ZipFile) -> Header:
-    content = json.loads(archive.read("index.json"))
+    content = parse_json(archive.read("index.json"))
     if not isinstance(content, dict) or content.pop("format") != _FORMAT:
         raise ValueError("it belongs to another program")
     if (version := content.pop("version")) != VERSION:
@@ -165,17 +178,23 @@ def _header(folder: Path, archive: zipfile.ZipFile) -> Header:
             f"{folder} holds an index of format {version}; this version reads format {VERSION}",
             hint="make the index again, or use the version that made it",
         )
-    return Header(**content)
+    header = Header(**content)
+    sizes = [header.code_size, header.code_size if header.trained_on is None else header.trained_on]
+    if not all(type(size) is int and 0 < size < _LARGEST for size in sizes):
+        raise ValueError(f"its code size or the rows that its lists were made for are {sizes}")
+    check_choice("its kind", header.kind, get_args(Kind))
+    return header
 
 
 def _is_ours(folder: Path) -> bool:
     """Whether the folder holds an index of any version whose description is not damaged."""
     try:
         if (folder / _FILE).exists():
-            with zipfile.ZipFile(folder / _FILE) as archive:
-                content = json.loads(archive.read("index.json"))
+            with zipfile.ZipFile(ordinary(folder / _FILE)) as archive:
+                _check_plain(archive)
+                content = parse_json(archive.read("index.json"))
         else:
-            content = json.loads((folder / "index.json").read_bytes())
+            content = read_json(folder / "index.json")
     except _DAMAGE:
         return False
     return isinstance(content, dict) and content.get("format") == _FORMAT
