@@ -93,7 +93,7 @@ def _timm(name: str) -> Any:
         import timm
 
         all_names = timm.list_models()
-    except (ImportError, RuntimeError, AttributeError) as error:  # or without its torchvision
+    except (ImportError, RuntimeError, AttributeError, OSError) as error:  # or its torchvision
         raise ConfigError(
             f"timm:{name} needs timm, which cannot be imported: {error}",
             hint="pip install timm",
