@@ -80,7 +80,10 @@ def _name_and_revision(spec: str) -> tuple[str, str | None]:
     if Path(name).exists():
         raise ConfigError(f"{spec} is a file; name the folder of the network")
     if name.startswith((".", "/")) or name.count("/") > 1:
-        raise ConfigError(f"there is no folder {Path(name).absolute()}")
+        raise ConfigError(
+            f"{spec} cannot be loaded: there is no folder {Path(name).absolute()}",
+            hint="bring it back, or call orbitset from the folder in which it lies",
+        )
     return name, revision or None
 
 
