@@ -129,6 +129,8 @@ class Composed:
     """Why its images are augmented or not, if the user did not say"""
     why_spread: str | None = None
     """Why its codes are seen from their mean, if its length chose that"""
+    most_orbits: int | None = None
+    """How many orbits a batch can have, where that is known"""
 
     def __str__(self) -> str:
         """What was chosen for a user's own images, in words; nothing about a recipe."""
@@ -140,6 +142,11 @@ class Composed:
         is_plain = self.source is not None and isinstance(self.source.source, Plain)
         return described_plain(self.config) if is_plain else ""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is on images of the user's own."""
+        return self.source is not None and not isinstance(self.source.source, Single)
+
 
 def compose(
     request: Request, *, config_file: Path | None = None, resumed: Run | None = None
@@ -149,33 +156,17 @@ def compose(
     request.trust_names(settings)
     if config_file is not None and (request.source is not None or resumed is not None):
         raise ConfigError("--config describes the whole run; leave out X and --resume beside it")
-    if resumed is not None and request.source is None:
-        resumed.require()
-    stored = None
-    if resumed is not None and resumed.exists:
-        stored = _of_run(resumed, request.source)
-    elif config_file is not None:
-        stored = read_experiment(_read_config(config_file))
+    stored = _stored(request.source, config_file, resumed)
     if stored is not None:
         _refuse_another_training(stored, request, settings.pop("encoder.backbone", request.encoder))
         request = replace(request, encoder=None)
     if request.encoder is not None and request.init is not None:
         raise ConfigError("--init takes the model's network; leave out --encoder beside it")
-    method = None if request.method is None else parse_method(request.method)
-    opened, most_orbits, why_network, why_augmented, why_spread = None, None, None, None, None
     if stored is not None:
-        config = stored
+        composed = Composed(stored)
     else:
-        defaults = ("OJ",) if request.source in RECIPES else (DEFAULT_METHOD, "OJ")
-        request.check(settings, defaults if method is None else (method,))
-        source = _opened(request.source)
-        opened = None if source is None else Opened(source)
-        config, most_orbits = _of_source(opened, request, settings, method)
-        if _is_network_open(config, request, settings):
-            network, why_network = default_network(config.observed)
-            if network is not None:  # few labels are then divided in another way
-                request = replace(request, encoder=network)
-                config, most_orbits = _of_source(opened, request, settings, method)
+        request, composed = _begun(request, settings)
+    config = composed.config
     if request.protocol is not None and request.protocol != config.protocol:
         config = with_protocol(config, request.protocol)
     if request.measures:
@@ -183,18 +174,54 @@ def compose(
     if request.init is not None:
         config = _beginning_with(config, request.init)
     with config.belonging():
-        is_own = opened is not None and not isinstance(opened.source, Single)
-        config = _with_numbers(config, request, settings, most_orbits, is_own=is_own)
-    if opened is not None and isinstance(opened.source, TableSource):
-        limit = request.has_time_limit
-        if method is None and "encoder.code_norm" not in settings:
-            config, why_spread = with_spread_codes(config, has_time_limit=limit)
-        if leaves_augmentation_open(request.observed, settings):
-            config, why_augmented = with_augmentation(opened.source, config, has_time_limit=limit)
+        config = _with_numbers(config, request, settings, composed)
+    composed = _suited_to_length(replace(composed, config=config), request, settings)
     named_by = request.init or config_file or (None if resumed is None else resumed.path)
     if named_by is not None:
-        check_experiment(config, named_by)
-    return Composed(config, opened, why_network, why_augmented, why_spread)
+        check_experiment(composed.config, named_by)
+    return composed
+
+
+def _stored(source: str | None, config_file: Path | None, resumed: Run | None) -> Experiment | None:
+    """The configuration of the run that goes on, or of a file."""
+    if resumed is not None and source is None:
+        resumed.require()
+    if resumed is not None and resumed.exists:
+        return _of_run(resumed, source)
+    return None if config_file is None else read_experiment(_read_config(config_file))
+
+
+def _begun(request: Request, settings: Mapping[str, str]) -> tuple[Request, Composed]:
+    """A new training, and the request with the network that was chosen for it, if the user named none."""
+    if request.method is not None:
+        request = replace(request, method=parse_method(request.method))
+    defaults = ("OJ",) if request.source in RECIPES else (DEFAULT_METHOD, "OJ")
+    request.check(settings, defaults if request.method is None else (request.method,))
+    source = _opened(request.source)
+    opened = None if source is None else Opened(source)
+    composed = _of_source(opened, request, settings)
+    if not _is_network_open(composed.config, request, settings):
+        return request, composed
+    network, why_network = default_network(composed.config.observed)
+    if network is not None:  # few labels are then divided in another way
+        request = replace(request, encoder=network)
+        composed = _of_source(opened, request, settings)
+    return request, replace(composed, why_network=why_network)
+
+
+def _suited_to_length(
+    composed: Composed, request: Request, settings: Mapping[str, str]
+) -> Composed:
+    """The same with what the length of a training on grouped images decides, unless the user does."""
+    if composed.source is None or not isinstance(composed.source.source, TableSource):
+        return composed
+    config, limit, why_spread, why_augmented = composed.config, request.has_time_limit, None, None
+    if request.method is None and "encoder.code_norm" not in settings:
+        config, why_spread = with_spread_codes(config, has_time_limit=limit)
+    if leaves_augmentation_open(request.observed, settings):
+        source = composed.source.source
+        config, why_augmented = with_augmentation(source, config, has_time_limit=limit)
+    return replace(composed, config=config, why_spread=why_spread, why_augmented=why_augmented)
 
 
 def _refuse_another_training(stored: Experiment, request: Request, network: str | None) -> None:
@@ -267,24 +294,29 @@ def _opened(spec: str | None) -> Source | None:
     return None
 
 
-def _of_source(
-    opened: Opened | None, request: Request, settings: Mapping[str, str], method: str | None
-) -> tuple[Experiment, int | None]:
-    """A new configuration for a recipe or data, and how many orbits a batch can have, where that is known.
+def _of_source(opened: Opened | None, request: Request, settings: Mapping[str, str]) -> Composed:
+    """A new configuration for a recipe or data.
 
     Observed orbits are learned by `DEFAULT_METHOD` if no method is named, computed ones by the paper's.
     """
-    options, observed_method = request.observed, method or DEFAULT_METHOD
-    method = method or "OJ"
-    if opened is None:
+    options, source = request.observed, None if opened is None else opened.source
+    is_observed = isinstance(source, Videos | TableSource)
+    method = request.method or (DEFAULT_METHOD if is_observed else "OJ")
+    if opened is None or source is None:
         assert request.source is not None
         _refuse_computed(options)
-        return RECIPES[request.source](method), None
-    source = opened.source
+        return Composed(RECIPES[request.source](method))
     if isinstance(source, Videos):
         hint = "say how long with --set video.segments.length=16"
         _refuse(replace(options, augment=None), "those of videos are segments", hint=hint)
-        return observed_videos(opened, observed_method, options, settings=settings), None
+        return Composed(observed_videos(opened, method, options, settings=settings), opened)
+    if isinstance(source, TableSource):
+        network = settings.get("encoder.backbone", request.encoder)
+        is_pretrained = request.init is None and begins_pretrained(network, settings)
+        config = observed_images(
+            source, method, options, settings=settings, is_pretrained=is_pretrained
+        )
+        return Composed(config, opened)
     if isinstance(source, Plain):
         _refuse(options, f"{source.spec} has no sub-folders: every image there is an orbit")
         opened.splits = source.load_splits(
@@ -295,19 +327,14 @@ def _of_source(
             )
         )
         num, channels, _, size_px = opened.splits.train.images.shape
-        return plain_images(source.spec, size_px, num, method, is_colour=channels == 3), num
-    if isinstance(source, TableSource):
-        network = settings.get("encoder.backbone", request.encoder)
-        is_pretrained = request.init is None and begins_pretrained(network, settings)
-        config = observed_images(
-            source, observed_method, options, settings=settings, is_pretrained=is_pretrained
-        )
-        return config, None
+        config = plain_images(source.spec, size_px, num, method, is_colour=channels == 3)
+        return Composed(config, opened, most_orbits=num)
     _refuse_computed(options)
     splits = opened.splits = source.load_splits()
     size_px, has_labels = max(splits.train.images.shape[-2:]), splits.train.labels is not None
     num = len(splits.train)
-    return affine_images(source.spec, size_px, num, method, has_labels=has_labels), num
+    config = affine_images(source.spec, size_px, num, method, has_labels=has_labels)
+    return Composed(config, opened, most_orbits=num)
 
 
 def _refuse_computed(options: OrbitOptions) -> None:
@@ -327,12 +354,9 @@ def _with_numbers(
     config: Experiment,
     request: Request,
     settings: Mapping[str, str],
-    most_orbits: int | None,
-    *,
-    is_own: bool,
+    composed: Composed,
 ) -> Experiment:
-    """The same with the length, the seed, the network and the settings of the request; `is_own` says that it
-    is on images of the user's own."""
+    """The same with the length, the seed, the network and the settings of the request."""
     values: dict[str, str] = {}
     network = settings.get("encoder.backbone", request.encoder)
     if network is not None and request.init is None:
@@ -340,7 +364,7 @@ def _with_numbers(
             config,
             network,
             settings,
-            is_own=is_own,
+            is_own=composed.is_own,
             is_length_set=request.epochs is not None,
         )
     if request.epochs is not None and config.is_observed:
@@ -349,7 +373,7 @@ def _with_numbers(
         values["train.epochs"] = str(request.epochs)
     if request.seed is not None:
         values["seed"] = str(request.seed)
-    batch = _equal_batch(config, settings, most_orbits)
+    batch = _equal_batch(config, settings, composed.most_orbits)
     return with_settings(config, {**values, **settings, **batch})
 
 
