@@ -112,8 +112,9 @@ def trained(
     settings: tuple,
 ) -> dict[str, Any]:
     """One training as the command line makes it: what it took, and what it began with and kept is worth."""
-    from orbitset.recipes.compose import Request, compose
+    from orbitset.recipes.compose import compose
     from orbitset.recipes.own_images import OrbitOptions
+    from orbitset.recipes.request import Request
     from orbitset.run_folder import Run
     from orbitset.runs.train import train
 

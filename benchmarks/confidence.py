@@ -19,8 +19,9 @@ import orbitset
 from orbitset.datasets.source import open_source
 from orbitset.models import Assessment, Model
 from orbitset.models.known import UNLIKE
-from orbitset.recipes.compose import Request, compose
+from orbitset.recipes.compose import compose
 from orbitset.recipes.own_images import OrbitOptions
+from orbitset.recipes.request import Request
 from orbitset.run_folder import Run
 from orbitset.runs.train import train
 

@@ -139,8 +139,9 @@ def write_heads(folder: Path, device: str, *, people: int, lights: int) -> Path:
 
 def composed(job: own.Job, manifest: Path) -> Any:
     """The configuration of a job, as `orbitset train` makes it."""
-    from orbitset.recipes.compose import Request, compose
+    from orbitset.recipes.compose import compose
     from orbitset.recipes.own_images import OrbitOptions
+    from orbitset.recipes.request import Request
 
     people = SETS[job.data]
     options = OrbitOptions(

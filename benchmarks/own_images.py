@@ -130,8 +130,9 @@ def num_trained(manifest: Path) -> int:
 
 def composed(job: Job, manifest: Path) -> Any:
     """The configuration of a job, as `orbitset train` makes it."""
-    from orbitset.recipes.compose import Request, compose
+    from orbitset.recipes.compose import compose
     from orbitset.recipes.own_images import OrbitOptions
+    from orbitset.recipes.request import Request
 
     settings = [*job.settings, "evaluation.pictures=0", "evaluation.tsne_labels=0"]
     if job.encoder is not None:

@@ -5,8 +5,9 @@ import torch
 from PIL import Image
 
 from orbitset.recipes.augmenting import share_near_their_own
-from orbitset.recipes.compose import Request, compose
+from orbitset.recipes.compose import compose
 from orbitset.recipes.own_images import OrbitOptions
+from orbitset.recipes.request import Request
 
 NETWORK = """
 from torch import nn

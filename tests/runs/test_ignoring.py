@@ -8,8 +8,9 @@ from orbitset.config import with_settings
 from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, DataError
 from orbitset.protocols.images import ObservedSplit
-from orbitset.recipes.compose import Request, compose
+from orbitset.recipes.compose import compose
 from orbitset.recipes.own_images import OrbitOptions, observed_images
+from orbitset.recipes.request import Request
 from orbitset.run_folder import Run
 from orbitset.runs.ignoring import Ignoring
 from orbitset.runs.load import load_run

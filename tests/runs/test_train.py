@@ -26,8 +26,9 @@ from orbitset.protocols import Numbers, Pairs
 from orbitset.protocols.images import load_parts
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.affine_mnist import affine_mnist
-from orbitset.recipes.compose import Request, compose
+from orbitset.recipes.compose import compose
 from orbitset.recipes.experiment import read_experiment
+from orbitset.recipes.request import Request
 from orbitset.report import write_report
 from orbitset.run_folder import Run
 from orbitset.runs.demo import demo_configs

@@ -94,8 +94,9 @@ def data_check(
 
 def _next_step(source: str, orbit: str | None, canonical: str | None, crops: Path | None) -> str:
     """The command that trains on the data, or why that would be refused."""
-    from orbitset.recipes.compose import Request, compose
+    from orbitset.recipes.compose import compose
     from orbitset.recipes.own_images import OrbitOptions
+    from orbitset.recipes.request import Request
 
     path = None if crops is None else str(crops.resolve())
     observed = OrbitOptions(orbit=options.listed(orbit), canonical=canonical, crops=path)

@@ -165,8 +165,9 @@ def train(
     Example: orbitset train affine-mnist --loss my_losses:info_nce --set loss.temperature=0.2
     """
     from orbitset.files import file_name
-    from orbitset.recipes.compose import Request, compose
+    from orbitset.recipes.compose import compose
     from orbitset.recipes.own_images import OrbitOptions
+    from orbitset.recipes.request import Request
     from orbitset.run_folder import Run
 
     began_at = time.monotonic()
@@ -247,7 +248,8 @@ def finish(
 
     Example: orbitset finish runs/products-OJ
     """
-    from orbitset.recipes.compose import Request, compose
+    from orbitset.recipes.compose import compose
+    from orbitset.recipes.request import Request
     from orbitset.run_folder import Run
     from orbitset.runs.train import finish as finish_run
     from orbitset.training.progress import default_progress

@@ -36,7 +36,7 @@ from orbitset.cli.options import (
 from orbitset.errors import ConfigError
 
 if TYPE_CHECKING:
-    from orbitset.recipes.compose import Request
+    from orbitset.recipes.request import Request
     from orbitset.runs.tuning import Search
 
 
@@ -112,8 +112,8 @@ def tune(
 
     Example: orbitset tune affine-digits --methods OJ,OE --images 100000
     """
-    from orbitset.recipes.compose import Request
     from orbitset.recipes.own_images import OrbitOptions
+    from orbitset.recipes.request import Request
     from orbitset.run_folder import Run
     from orbitset.runs.tuning import stored_search
     from orbitset.runs.tuning import tune as tune_methods
