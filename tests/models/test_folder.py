@@ -203,3 +203,13 @@ def test_missing_and_foreign_weights_are_refused(copy):
     weights.mkdir()
     with pytest.raises(RunError, match="model.safetensors cannot be read"):
         load_model_folder(copy)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(build_model, tmp_path, value):
+    model = build_model()
+    name, weights = next(iter(model.network.named_parameters()))
+    weights.data.view(-1)[3] = value
+    save_model_folder(model, tmp_path / "model")
+    with pytest.raises(RunError, match=f"has weights that are no numbers, in {name}"):
+        load_model_folder(tmp_path / "model")

@@ -172,6 +172,15 @@ def test_progress_counts_what_was_skipped(model, odd, tmp_path):
         assert told == [(0, 9), (9, 9)]
 
 
+def test_codes_that_are_no_numbers_are_not_written(build_model, photos, tmp_path):
+    model = build_model(code_norm="none")
+    for weights in model.network.parameters():
+        weights.data.fill_(1e38)
+    with pytest.raises(DataError, match=r"the code of .*1.png has entries that are no numbers"):
+        embed_to_file(model, [photos], tmp_path / "codes.npy")
+    assert not list(tmp_path.glob("*codes*"))
+
+
 def test_batches_are_gathered(model, photos, monkeypatch):
     monkeypatch.setattr(embeddings, "_BATCH", 2)
     table, problems = embeddings.find_images([photos], model.form).table, []

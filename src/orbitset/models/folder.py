@@ -75,6 +75,7 @@ def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
         network = _build(description)
     _check_shapes(network, weights, folder)
     check_id(weights, description, folder)
+    _check_finite(weights, folder)
     if encoder.backbone == PAPERS:
         network = _build(description)
     network.load_state_dict(weights)
@@ -145,6 +146,15 @@ def _build(description: Description) -> Encoder:
 def _check_shapes(network: nn.Module, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
     if _shapes(weights) != _shapes(network.state_dict()):
         raise RunError(f"{folder / WEIGHTS} is of another network than model.json describes")
+
+
+def _check_finite(weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+    for name, values in weights.items():
+        if not values.isfinite().all():
+            raise RunError(
+                f"{folder / WEIGHTS} has weights that are no numbers, in {name}: every code would be wrong",
+                hint="train the model again, or copy it anew from where it came from",
+            )
 
 
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:

@@ -238,6 +238,13 @@ def embedded_batches(
     gathered: list[int] = []
     parts: list[np.ndarray] = []
     for places, codes in _processed(table, model, encode, problems, on_progress, cores=cores):
+        is_finite = np.isfinite(codes).all(1)
+        if not is_finite.all():
+            path = table.paths[places[int(is_finite.argmin())]]
+            raise DataError(
+                f"the code of {path} has entries that are no numbers",
+                hint="the weights of the model are too large, or damaged; train it again",
+            )
         gathered += places
         parts.append(codes)
         if len(gathered) >= batch:
