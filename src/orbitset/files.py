@@ -5,7 +5,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -71,10 +72,25 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None
+        raise _of(path, error) from None
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Inside, an OSError that names no file, as that of a full disk, is one of this file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise _of(path, error) from None
+
+
+def _of(path: Path, error: OSError) -> OSError:
+    return OSError(error.errno, error.strerror, str(path))
 
 
 def remove_parts(folder: Path) -> None:

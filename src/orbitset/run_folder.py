@@ -30,7 +30,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from orbitset.errors import RunError
-from orbitset.files import ordinary, remove_parts, write_atomically
+from orbitset.files import naming, ordinary, remove_parts, write_atomically
 from orbitset.limits import parse_json
 from orbitset.outside import command, is_name
 
@@ -262,7 +262,7 @@ class Run:
         write_atomically(self / name, f"{text}\n".encode())
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        with (self / name).open("a") as file:
+        with naming(self / name), (self / name).open("a") as file:
             file.write(json.dumps(without_nan(record), allow_nan=False) + "\n")
 
     def records(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:

@@ -237,6 +237,21 @@ def test_ctrl_c_leaves_a_model_and_says_how_to_go_on(start, tmp_path):
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams_lead_to_nothing_and_not_into_the_next_file(tmp_path, closed):
+    code = """
+from orbitset.cli.main import _open_closed_streams
+from orbitset.cli.model_options import printable
+_open_closed_streams()
+with open("file", "w") as file:
+    print(printable("data"))
+    import sys; print("message", file=sys.stderr); sys.stdin.read()
+"""
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {closed}"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and (tmp_path / "file").read_text() == ""
+
+
 def test_errors_have_no_colour_codes_and_version_is_printed(orbitset):
     done = orbitset("train", "nothing-of-that-name", NO_COLOR="1")
     assert "\x1b" not in done.stderr

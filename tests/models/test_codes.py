@@ -1,6 +1,7 @@
 """Files of codes: whole, or not there."""
 
 import os
+import resource
 import sys
 from functools import partial
 
@@ -99,3 +100,21 @@ def test_other_endings_and_missing_packages_are_refused(tmp_path, monkeypatch):
     with pytest.raises(OrbitsetError, match="PyArrow, which is not installed .pip install pyarrow"):
         files_of(tmp_path / "codes.parquet")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["codes.npy", "codes.parquet"])
+def test_a_full_disk_is_named_by_the_file_that_did_not_fit(tmp_path, name):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, hard))
+    try:
+        with (
+            pytest.raises(OSError, match=f"File too large: '.*{name}'"),
+            open_codes(tmp_path / name, 64) as write,
+        ):
+            write(
+                [str(at) for at in range(100)],
+                np.random.default_rng(0).random((100, 64), np.float32),
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())

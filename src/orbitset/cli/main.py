@@ -3,6 +3,7 @@
 Commands parse and print. Progress and messages go to stderr, data to stdout.
 """
 
+import errno
 import io
 import os
 import sys
@@ -31,6 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+_ROOM = "make room on that disk, or choose a folder on another one"
 _COMMANDS: tuple[Callable[..., None], ...] = (
     single.demo,
     single.train,
@@ -80,6 +82,7 @@ def root(
 
 def main() -> None:
     """Run the command line; every expected error is one sentence on stderr and an exit code."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what cannot be printed
             stream.reconfigure(errors="backslashreplace")
@@ -94,7 +97,8 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        sys.exit(fail(f"{error.strerror or error}{where}", None, 1))
+        hint = _ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+        sys.exit(fail(f"{error.strerror or error}{where}", hint, 1))
     except (MemoryError, RuntimeError) as error:
         from orbitset.memory import is_out_of_memory
 
@@ -109,6 +113,16 @@ def main() -> None:
             sys.exit(_fail_outside(error))
         sys.exit(fail(error.format_message(), _usage_hint(error), getattr(error, "exit_code", 2)))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """A stream that was closed leads to nothing; else the next file that is opened would get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nothing = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: the stream's
+            setattr(sys, name, os.fdopen(nothing, "w" if number else "r", closefd=False))
 
 
 def _fail_outside(error: Exception) -> int:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from orbitset.errors import ConfigError, OrbitsetError
+from orbitset.files import naming
 
 GROUP_ROWS = 8_192
 """The rows that are best written to a Parquet file at a time"""
@@ -36,10 +37,11 @@ def open_codes(path: Path, code_size: int, factors: Sequence[str] = ()) -> Itera
     try:
         names = column_names(factors)
         with (
+            naming(path),
             _parquet(*parts, code_size=code_size, names=names)
             if len(parts) == 1
-            else _npy(*parts, code_size=code_size)
-        ) as write:
+            else _npy(*parts, code_size=code_size) as write,
+        ):
             yield write
         for part, target in zip(parts, targets, strict=True):
             part.replace(target)
