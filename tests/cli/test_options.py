@@ -1,5 +1,6 @@
 """Code that a file names runs only if it is trusted, through every command that reads such files."""
 
+import inspect
 import json
 import os
 import shutil
@@ -8,10 +9,11 @@ import sys
 import pytest
 
 import orbitset
-from orbitset.cli.options import check_length, method_or_loss
+from orbitset.cli.options import check_length, method_or_loss, with_orbit_options
 from orbitset.config import to_dict, with_settings
 from orbitset.errors import ConfigError, RunError
 from orbitset.recipes.affine_images import affine_digits
+from orbitset.recipes.own_images import OrbitOptions
 from orbitset.recipes.study import Line, Study
 from orbitset.run_folder import Run
 from orbitset.runs.demo import NOTE, demo_configs
@@ -264,3 +266,16 @@ def test_a_length_is_a_finite_number_above_zero(value):
         check_length(None, value)
     with pytest.raises(ConfigError, match=f"--epochs {words}"):
         check_length(value, None)
+
+
+def test_commands_have_the_shared_options_in_the_place_of_what_is_made_of_them():
+    @with_orbit_options
+    def command(first: int = 0, *, observed, last: int = 1) -> None:
+        made.append((first, observed, last))
+
+    made = []
+    names = [*inspect.signature(command).parameters]
+    assert (names[:2], names[-1]) == (["first", "orbit"], "last") and "observed" not in names
+    shared = dict.fromkeys(names[1:-1]) | {"orbit": "person, light", "label": "person"}
+    command(first=2, last=3, **shared)
+    assert made == [(2, OrbitOptions(orbit=["person", "light"], label="person"), 3)]

@@ -1,14 +1,16 @@
 """What the commands share: options of the same meaning, and how they print and fail."""
 
+import functools
+import inspect
 import json
 import math
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
@@ -16,6 +18,7 @@ from orbitset.errors import ConfigError
 from orbitset.outside import is_name, trust
 
 if TYPE_CHECKING:
+    from orbitset.recipes.own_images import OrbitOptions
     from orbitset.run_folder import Run
 
 Out = Annotated[Path | None, Option("--out", "-o", help="Folder to write the run to.")]
@@ -148,6 +151,50 @@ SettingsOption = Annotated[
         help="Change any setting, such as loss.margin=0.3. Can be repeated.",
     ),
 ]
+
+
+def _orbit_options(
+    orbit: OrbitOption = None,
+    canonical: CanonicalOption = None,
+    label: LabelOption = None,
+    classes: ClassesOption = None,
+    ignore: IgnoreOption = None,
+    split: SplitOption = None,
+    exclude: ExcludeOption = None,
+    crops: CropsOption = None,
+    on_problem: OnProblemOption = None,
+) -> "OrbitOptions":
+    """What the command line says about grouped images."""
+    from orbitset.recipes.own_images import OrbitOptions
+
+    return OrbitOptions(
+        orbit=listed(orbit),
+        canonical=canonical,
+        label=label,
+        classes=classes,
+        ignore=listed(ignore),
+        split=split,
+        exclude=listed(exclude),
+        crops=None if crops is None else str(crops.resolve()),
+        on_problem=cast(Any, on_problem),
+    )
+
+
+def with_orbit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `_orbit_options` in the place of its parameter `observed`."""
+    shared = inspect.signature(_orbit_options).parameters
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        parameters += shared.values() if parameter.name == "observed" else [parameter]
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        options = {name: values.pop(name) for name in shared}
+        command(observed=_orbit_options(**options), **values)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
 
 
 def _trust(modules: list[str] | None) -> list[str] | None:

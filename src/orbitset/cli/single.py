@@ -2,26 +2,22 @@
 
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
 from orbitset.cli.options import (
     AugmentOption,
-    CanonicalOption,
-    ClassesOption,
-    CropsOption,
     Device,
     EncoderOption,
     ExcludeOption,
-    IgnoreOption,
     Json,
     LabelOption,
     LossOption,
     MeasureOption,
     MethodOption,
-    OnProblemOption,
     OrbitOption,
     Out,
     Overwrite,
@@ -31,7 +27,6 @@ from orbitset.cli.options import (
     Seed,
     SettingsOption,
     SourceOption,
-    SplitOption,
     Trust,
     check_flags,
     check_length,
@@ -42,10 +37,12 @@ from orbitset.cli.options import (
     named_source,
     print_results,
     say,
+    with_orbit_options,
 )
 
 if TYPE_CHECKING:
     from orbitset.recipes.experiment import Experiment
+    from orbitset.recipes.own_images import OrbitOptions
     from orbitset.run_folder import Run
 
 RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run.")]
@@ -98,6 +95,7 @@ def demo(
     say(f"\n{NOTE}\nreport: {page}")
 
 
+@with_orbit_options
 def train(
     source: Annotated[
         str | None,
@@ -122,19 +120,12 @@ def train(
             "in it, so that two such trainings differ. Example: 10."
         ),
     ] = None,
-    orbit: OrbitOption = None,
-    canonical: CanonicalOption = None,
-    label: LabelOption = None,
-    classes: ClassesOption = None,
-    ignore: IgnoreOption = None,
-    split: SplitOption = None,
+    *,
+    observed: "OrbitOptions",
     test: Annotated[
         str | None,
         Option(help="Values of a column to test on, such as session=4; all others are trained on."),
     ] = None,
-    exclude: ExcludeOption = None,
-    crops: CropsOption = None,
-    on_problem: OnProblemOption = None,
     augment: AugmentOption = None,
     init: Annotated[
         Path | None, Option(help="Fine-tune the model in this folder: its network and weights.")
@@ -166,7 +157,6 @@ def train(
     """
     from orbitset.files import file_name
     from orbitset.recipes.compose import compose
-    from orbitset.recipes.own_images import OrbitOptions
     from orbitset.recipes.request import Request
     from orbitset.run_folder import Run
 
@@ -184,19 +174,7 @@ def train(
         init=init,
         encoder=encoder,
         settings=tuple(settings or ()),
-        observed=OrbitOptions(
-            orbit=listed(orbit),
-            canonical=canonical,
-            label=label,
-            classes=classes,
-            ignore=listed(ignore),
-            split=split,
-            test=test,
-            exclude=listed(exclude),
-            crops=None if crops is None else str(crops.resolve()),
-            augment=augment,
-            on_problem=cast(Any, on_problem),
-        ),
+        observed=replace(observed, test=test, augment=augment),
     )
     if out is not None and not resume:
         Run(out).check_free(overwrite=overwrite)

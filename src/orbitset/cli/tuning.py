@@ -6,40 +6,33 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orbitset.cli.options import (
-    CanonicalOption,
-    ClassesOption,
-    CropsOption,
     Device,
     EncoderOption,
-    ExcludeOption,
-    IgnoreOption,
     Jobs,
     Json,
-    LabelOption,
-    OnProblemOption,
-    OrbitOption,
     Out,
     Quiet,
     Resume,
     Seed,
-    SplitOption,
     Trust,
     find_device,
     interruptible,
-    listed,
+    with_orbit_options,
 )
 from orbitset.errors import ConfigError
 
 if TYPE_CHECKING:
+    from orbitset.recipes.own_images import OrbitOptions
     from orbitset.recipes.request import Request
     from orbitset.runs.tuning import Search
 
 
+@with_orbit_options
 def tune(
     source: Annotated[
         str,
@@ -73,15 +66,8 @@ def tune(
             help="Seeds trained in each trial; the trial's score is their mean. Default: 1."
         ),
     ] = None,
-    orbit: OrbitOption = None,
-    canonical: CanonicalOption = None,
-    label: LabelOption = None,
-    classes: ClassesOption = None,
-    ignore: IgnoreOption = None,
-    split: SplitOption = None,
-    exclude: ExcludeOption = None,
-    crops: CropsOption = None,
-    on_problem: OnProblemOption = None,
+    *,
+    observed: "OrbitOptions",
     augment: Annotated[
         bool | None,
         typer.Option(
@@ -112,7 +98,6 @@ def tune(
 
     Example: orbitset tune affine-digits --methods OJ,OE --images 100000
     """
-    from orbitset.recipes.own_images import OrbitOptions
     from orbitset.recipes.request import Request
     from orbitset.run_folder import Run
     from orbitset.runs.tuning import stored_search
@@ -120,20 +105,11 @@ def tune(
     from orbitset.training.progress import default_progress
 
     run = Run(out or Path("runs") / f"tune-{Path(source).absolute().stem}")
-    options = OrbitOptions(
-        orbit=listed(orbit),
-        canonical=canonical,
-        label=label,
-        classes=classes,
-        ignore=listed(ignore),
-        split=split,
-        exclude=listed(exclude),
-        crops=None if crops is None else str(crops.resolve()),
-        augment=augment,
-        on_problem=cast(Any, on_problem),
-    )
     request = Request(
-        source=source, encoder=encoder, settings=tuple(settings or ()), observed=options
+        source=source,
+        encoder=encoder,
+        settings=tuple(settings or ()),
+        observed=replace(observed, augment=augment),
     )
     numbers = {"trials": trials, "images": images, "seeds": seeds, "seed": seed}
     is_described = request != Request(source=source) or methods is not None
