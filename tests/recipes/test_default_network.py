@@ -9,6 +9,7 @@ import pytest
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.recipes import default_network as module
 from orbitset.recipes.default_network import OFFERED, default_network
+from orbitset.recipes.pretrained import begins_pretrained
 
 STATED = {
     "config.json": {"model_type": "dinov2", "image_size": 28},
@@ -65,10 +66,12 @@ def test_timm_needs_nothing_but_the_weights(hub, timm):
     timm(
         "from types import SimpleNamespace\n\ndef list_models():\n    return ['tf_efficientnet_lite0']\n\n"
         "def get_pretrained_cfg(name):\n"
-        "    return SimpleNamespace(input_size=(3, 224, 224), has_weights=True)\n"
+        "    return SimpleNamespace(input_size=(3, 224, 224), has_weights='https://weights')\n"
     )
     hub(OFFERED[0].repository, "model.safetensors")
-    assert default_network(PHOTOGRAPHS)[0] == "timm:tf_efficientnet_lite0.in1k"
+    network, _ = default_network(PHOTOGRAPHS)
+    assert network == "timm:tf_efficientnet_lite0.in1k"
+    assert begins_pretrained(network, {}), "timm says where the weights are, not whether"
 
 
 def test_a_library_that_cannot_be_imported_is_passed_over_in_a_sentence(hub, timm):

@@ -35,10 +35,14 @@ def look_at(name: str) -> Stated:
 
         return Stated(size_px=read_repository(name).size_px, is_pretrained=True)
     if name.startswith(TIMM):
-        timm = _timm(name.removeprefix(TIMM))
-        about = timm.get_pretrained_cfg(name.removeprefix(TIMM))
+        timm, base = _timm(name.removeprefix(TIMM)), name.removeprefix(TIMM).partition(".")[0]
+        try:
+            about = timm.get_pretrained_cfg(name.removeprefix(TIMM))
+        except RuntimeError as error:
+            has = ", ".join(timm.list_pretrained(f"{base}.*")) or "none"
+            raise ConfigError(f"{name} cannot be used: {error}", hint=f"timm has {has}") from None
         size_px = None if about is None else about.input_size[-1]
-        return Stated(size_px=size_px, is_pretrained=about is not None and about.has_weights)
+        return Stated(size_px=size_px, is_pretrained=about is not None and bool(about.has_weights))
     kind = _imported(name)
     size_px, is_pretrained = (getattr(kind, what, None) for what in ("size_px", "is_pretrained"))
     return Stated(
