@@ -41,3 +41,12 @@ def test_files_folders_and_what_is_not_there_are_left_to_who_opens_them(tmp_path
     for name in ("pipe", "link"):
         with pytest.raises(OSError, match="it is no ordinary file"):
             ordinary(tmp_path / name)
+
+
+def test_parts_of_named_files_are_removed_unless_their_process_runs(tmp_path):
+    gone = 2**22 + 1  # more than Linux counts
+    for name, process in (("a", gone), ("a", os.getpid()), ("b", gone), ("a\nb", gone)):
+        (tmp_path / f".{name}.{process}.part").touch()
+    remove_parts(tmp_path, ["a", "a\nb"])
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {f".a.{os.getpid()}.part", f".b.{gone}.part"}

@@ -5,7 +5,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -93,8 +93,20 @@ def _of(path: Path, error: OSError) -> OSError:
     return OSError(error.errno, error.strerror, str(path))
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove what a killed `write_atomically` left behind."""
+def remove_parts(folder: Path, names: Collection[str] | None = None) -> None:
+    """Remove what a killed `write_atomically` left behind; in a folder that others may write into just now,
+    give the names of one's own files: then what a running process writes stays."""
     for part in folder.glob(".*.part"):
-        if re.fullmatch(r"\..+\.\d+\.part", part.name):
+        match = re.fullmatch(r"\.(.+)\.(\d+)\.part", part.name, re.DOTALL)
+        if match and (names is None or (match[1] in names and not _is_running(int(match[2])))):
             part.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

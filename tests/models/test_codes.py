@@ -118,3 +118,15 @@ def test_a_full_disk_is_named_by_the_file_that_did_not_fit(tmp_path, name):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path, suffix):
+    for path in files_of(tmp_path / f"codes{suffix}"):
+        path.with_name(f".{path.name}.{2**22 + 1}.part").touch()
+    (tmp_path / f".others{suffix}.{2**22 + 1}.part").touch()
+    path = _write(tmp_path / f"codes{suffix}")
+    assert {x.name for x in tmp_path.iterdir()} == {
+        *(file.name for file in files_of(path)),
+        f".others{suffix}.{2**22 + 1}.part",
+    }

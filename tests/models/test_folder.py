@@ -12,6 +12,7 @@ import safetensors.torch
 
 import orbitset
 from orbitset.errors import RunError
+from orbitset.files import write_atomically
 from orbitset.models import folder as folders
 from orbitset.models import load_model_folder, save_model_folder
 
@@ -94,16 +95,34 @@ def test_nothing_that_is_there_is_written_over(build_model, model_folder, tmp_pa
         assert [path.read_text() for path in folder.iterdir()] == ["precious"]
 
 
-def test_a_folder_that_was_half_written_is_no_model(build_model, tmp_path, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("whole_files", [0, 1, 2, 3])
+def test_after_a_kill_the_same_model_can_be_saved_again(
+    build_model, knowing_folder, tmp_path, monkeypatch, whole_files
+):
+    model, folder, files = orbitset.load(knowing_folder), tmp_path / "model", []
 
-    monkeypatch.setattr(folders, "write_description", killed)
+    def killed(path, content):
+        if len(files) == whole_files:
+            path.parent.mkdir(exist_ok=True)
+            path.with_name(f".{path.name}.{2**22 + 1}.part").write_bytes(content[:10])
+            raise KeyboardInterrupt
+        files.append(path.name)
+        write_atomically(path, content)
+
+    monkeypatch.setattr(folders, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
-        save_model_folder(build_model(), tmp_path / "model")
-    assert (tmp_path / "model" / "model.safetensors").exists()
+        save_model_folder(model, folder)
+    monkeypatch.undo()
     with pytest.raises(RunError, match="is no model: it has no model.json"):
-        load_model_folder(tmp_path / "model")
+        load_model_folder(folder)
+    if whole_files:
+        with pytest.raises(RunError, match="model.safetensors exists already; choose another"):
+            save_model_folder(build_model(seed=5), folder)
+    save_model_folder(model, folder)
+    assert load_model_folder(folder).id == model.id
+    assert {path.name for path in folder.iterdir()} == {
+        path.name for path in knowing_folder.iterdir()
+    }
 
 
 def test_what_is_no_folder_of_a_model_is_named(tmp_path):

@@ -214,6 +214,24 @@ def test_a_decoder_that_gives_one_picture_is_noticed(build_model, photos, tmp_pa
     assert not rectify_to_folder(model, [photos], tmp_path / "copied").are_alike
 
 
+def test_a_rectified_image_is_there_whole_or_not_at_all(model, photos, tmp_path, monkeypatch):
+    save = Image.Image.save
+
+    def killed(image, file, *options, **settings):
+        save(image, file, *options, **settings)
+        raise KeyboardInterrupt  # before it is whole on the disk
+
+    monkeypatch.setattr(Image.Image, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rectify_to_folder(model, [photos / "ant"], tmp_path / "up")
+    monkeypatch.undo()
+    assert not [path for path in (tmp_path / "up").rglob("*") if path.is_file()]
+    left = tmp_path / "up" / f".1.png.{2**22 + 1}.part"
+    left.touch()
+    rectify_to_folder(model, [photos / "ant"], tmp_path / "up")
+    assert not left.exists() and (tmp_path / "up" / "1.png").is_file()
+
+
 def test_names_that_come_twice_get_a_number_of_their_own(model, tmp_path):
     for at, name in enumerate(["a.png", "a.bmp", "a-2.bmp", "other/a.png"]):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -206,8 +206,8 @@ def export(
 
     if onnx:
         check_installed()
-    check_no_model(out)
     loaded = load(model, "cpu")
+    check_no_model(out, loaded)
     exported = export_onnx(loaded, out) if onnx else []
     save_model_folder(loaded, out)
     lines = [f"model {loaded.id}: {out}"]

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from orbitset.errors import ConfigError, OrbitsetError
-from orbitset.files import naming
+from orbitset.files import naming, remove_parts
 
 GROUP_ROWS = 8_192
 """The rows that are best written to a Parquet file at a time"""
@@ -33,6 +33,7 @@ def open_codes(path: Path, code_size: int, factors: Sequence[str] = ()) -> Itera
     """Write a .parquet or .npy file, by its suffix, that appears when all is written, and not before."""
     targets = files_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_parts(path.parent, [target.name for target in targets])
     parts = [target.with_name(f".{target.name}.{os.getpid()}.part") for target in targets]
     try:
         names = column_names(factors)

@@ -19,11 +19,11 @@ from orbitset.config import from_dict, to_dict
 from orbitset.encoders import Encoder, build_encoder
 from orbitset.encoders.config import PAPERS
 from orbitset.errors import ConfigError, RunError
-from orbitset.files import ordinary, why, write_atomically
+from orbitset.files import ordinary, remove_parts, why, write_atomically
 from orbitset.limits import read_json
 from orbitset.models.card import describe_card
 from orbitset.models.description import FORMAT, Description, identify
-from orbitset.models.known import KNOWN, read_known, save_known
+from orbitset.models.known import KNOWN, known_bytes, read_known
 from orbitset.models.model import Model
 from orbitset.outside import check_trust
 
@@ -31,34 +31,51 @@ DESCRIPTION, WEIGHTS, CARD = "model.json", "model.safetensors", "README.md"
 
 
 def save_model_folder(model: Model, folder: Path) -> None:
-    """Write a model where no other lies."""
-    check_no_model(folder)
+    """Write a model where no other lies. After a kill the same model can be saved there again."""
+    check_no_model(folder, model)
+    contents = _contents(model)
+    remove_parts(folder, contents)
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+
+
+def check_no_model(folder: Path, model: Model) -> None:
+    """Refuse a folder in which saving a model would replace anything but what a kill left of saving it."""
+    if (folder / DESCRIPTION).exists():
+        raise RunError(f"{folder} already holds a model; choose another folder", is_usage=True)
+    if not any((folder / name).exists() for name in (WEIGHTS, CARD, KNOWN)):
+        return
+    contents = _contents(model)
+    for name in (WEIGHTS, CARD, KNOWN):
+        path = folder / name
+        if path.exists() and not (path.is_file() and path.read_bytes() == contents.get(name)):
+            raise RunError(f"{path} exists already; choose another folder", is_usage=True)
+
+
+def _contents(model: Model) -> dict[str, bytes]:
+    """The files of a model's folder in the order in which they are written. Equal models give equal files."""
     tensors = {
         name: value.detach().cpu().contiguous()
         for name, value in model.network.state_dict().items()
     }
-    write_atomically(folder / WEIGHTS, safetensors.torch.save(tensors))
     about = model.description
     description = replace(about, id=identify(tensors, about.network, about.input))
-    write_atomically(folder / CARD, describe_card(description).encode())
+    contents = {
+        WEIGHTS: safetensors.torch.save(tensors),
+        CARD: describe_card(description).encode(),
+    }
     if model.known is not None:
-        save_known(model.known, folder, description.id)
-    write_description(folder, description)
-
-
-def check_no_model(folder: Path) -> None:
-    """Refuse a folder in which saving a model would replace something."""
-    if (folder / DESCRIPTION).exists():
-        raise RunError(f"{folder} already holds a model; choose another folder", is_usage=True)
-    for name in (WEIGHTS, CARD, KNOWN):
-        if (folder / name).exists():
-            raise RunError(f"{folder / name} exists already; choose another folder", is_usage=True)
+        contents[KNOWN] = known_bytes(model.known, description.id)
+    return {**contents, DESCRIPTION: _described(description)}
 
 
 def write_description(folder: Path, description: Description) -> None:
     """The last file that is written: a folder without it holds no model."""
-    text = json.dumps(to_dict(description), indent=2, ensure_ascii=False) + "\n"
-    write_atomically(folder / DESCRIPTION, text.encode())
+    write_atomically(folder / DESCRIPTION, _described(description))
+
+
+def _described(description: Description) -> bytes:
+    return (json.dumps(to_dict(description), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:

@@ -126,13 +126,18 @@ def appearance(images_NCSS: Tensor) -> Tensor:
 
 
 def save_known(known: Known, folder: Path, model_id: str) -> None:
+    write_atomically(folder / KNOWN, known_bytes(known, model_id))
+
+
+def known_bytes(known: Known, model_id: str) -> bytes:
+    """The content of the file."""
     tensors = {
         "codes": known.codes,
         "appearance": known.appearance,
         "held_out": known.held_out,
     }
     plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(folder / KNOWN, safetensors.torch.save(plain, {"model": model_id}))
+    return safetensors.torch.save(plain, {"model": model_id})
 
 
 def read_known(folder: Path, model_id: str, code_size: int | None) -> Known | None:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +28,7 @@ from orbitset.datasets.source import MANIFESTS
 from orbitset.datasets.stream import ImageStream
 from orbitset.datasets.table import ImageTable, Problem
 from orbitset.errors import ConfigError, DataError, RunError
-from orbitset.files import write_atomically
+from orbitset.files import remove_parts, write_atomically
 from orbitset.models import Assessment, Model
 from orbitset.models.codes import GROUP_ROWS, files_of, open_codes, why_refused
 from orbitset.models.known import UNLIKE
@@ -183,6 +185,8 @@ def rectify_to_folder(
     def rectify(pixels: np.ndarray) -> tuple[np.ndarray, Assessment | None]:
         return model.rectify_and_assess(model.place(torch.from_numpy(pixels)))
 
+    for folder, inside in groupby(sorted(targets), key=lambda path: path.parent):
+        remove_parts(folder, {path.name for path in inside})
     problems, rows = list[Problem](), list[tuple[Any, ...]]()
     done = written = 0
     extremes: list[np.ndarray] = []
@@ -196,11 +200,12 @@ def rectify_to_folder(
             names = [table.paths[at] for at in places]
             rows += zip(names, *vars(assessment).values(), strict=True)
         for at, upright, value in zip(places, pixels, confidence, strict=True):
-            targets[at].parent.mkdir(parents=True, exist_ok=True)
-            targets[at].unlink(missing_ok=True)
             if value >= min_confidence:
-                Image.fromarray(upright).save(targets[at])
+                image = Image.fromarray(upright)
+                write_atomically(targets[at], partial(image.save, format="PNG"))
                 written += 1
+            else:
+                targets[at].unlink(missing_ok=True)
         done += len(places)
     unlike = None if model.known is None else sum(bool(row[1] < UNLIKE) for row in rows)
     Summary(done, tuple(problems)).check()
