@@ -222,6 +222,7 @@ def table(lines: Sequence[dict[str, Any]], images: int) -> str:
                 if line["data"] == data:
                     rows.setdefault(line["row"], []).append(line)
             if rows:
+                rows = {row: rows[row] for row in ROWS if row in rows}
                 texts.append(_of_part(data, part, side, people.ignore, rows))
     return "\n\n".join(texts)
 
@@ -241,7 +242,7 @@ def _of_part(
     for row, lines in rows.items():
         numbers = [[line["scores"][side][name] for line in lines] for name in ("auc", "top1")]
         numbers += [[line["probes"][side][name]["excess"] for line in lines] for name in factors]
-        name = row.replace("default", first["trained_method"])
+        name = row.replace("default", lines[0]["trained_method"])
         cells.append([name, str(len(lines)), *map(own.mean_and_sd, numbers)])
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 

@@ -97,6 +97,11 @@ def test_trained_weights_keep_their_codes_and_see_images_as_they_are(tmp_path, m
     config = composed.config
     assert (config.observed.augmentation, config.encoder.code_norm) == (None, "unit")
     assert "images do not change in training: trained weights gain nothing by it" in str(composed)
+    assert config.loss.hard_weight == 1
+    asked = Request(
+        source=folder, encoder="useful_network:Useful", settings=("loss.hard_weight=2",)
+    )
+    assert compose(asked).config.loss.hard_weight == 2
 
 
 def test_what_is_set_of_one_kind_of_change_is_all_that_changes(tmp_path):

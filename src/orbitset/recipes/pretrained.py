@@ -27,7 +27,7 @@ _FINE_TUNING = {
     "train.clip_norm": "1",
     "train.average": "0.99",
 }
-_LOSS = {"margin_fraction": "0.15", "scale": "own-dimension"}
+_LOSS = {"margin_fraction": "0.15", "scale": "own-dimension", "hard_weight": "1"}
 """Settings of those losses that have them"""
 
 
