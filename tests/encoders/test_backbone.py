@@ -75,6 +75,7 @@ def test_layers_without_a_size_are_refused():
         (lambda images: images.flatten(1).log() / 0, "not all finite"),
         (lambda images: images.flatten(1)[:, :0], "gives 0 features"),
         (lambda images: images.mul_(2).flatten(1), "changes its input images"),
+        (lambda images: images.flatten(1) + torch.rand(1), "other features for the same images"),
     ],
 )
 def test_what_gives_no_vector_for_an_image_is_refused(found, word):

@@ -133,6 +133,14 @@ def test_a_map_of_features_is_averaged(tmp_path):
     )
 
 
+@torch.no_grad()
+def test_a_masked_autoencoder_sees_whole_images(tmp_path):
+    network = _network("vit_mae", intermediate_size=32, patch_size=14, mask_ratio=0.75)
+    built = pretrained_network(_saved(tmp_path / "mae", network), "auto").eval()
+    images = torch.rand(2, 3, 28, 28)
+    torch.testing.assert_close(built(images), built(images))
+
+
 def test_settings_that_choose_code_are_not_taken_over(dino, tmp_path):
     """A repository's config.json may name code of its own, or attention kernels to fetch."""
     folder = tmp_path / "hostile"
@@ -164,8 +172,10 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
     folder = tmp_path / "net"
     spec = _saved(folder, _network("dinov2", patch_size=14))
     config = json.loads((folder / "config.json").read_text())
+    fewer = {"num_hidden_layers": 1, "out_features": ["stage1"], "out_indices": [1]}
     for change, words in (
         ({"num_hidden_layers": 3}, r"\d+ are missing, such as enc"),
+        (fewer, r"they have encoder.layer.1, and config.json asks for fewer"),
         ({"hidden_size": 64}, r".* has the shape .*, and config.json asks for .*"),
     ):
         (folder / "config.json").write_text(json.dumps({**config, **change}))

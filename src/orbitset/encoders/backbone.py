@@ -190,7 +190,15 @@ def _num_features(backbone: nn.Module, contrast: nn.Module, in_channels: int, si
             batch = images[:num].clone()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 features = backbone.train(is_training)(batch)
+                again = features if is_training else backbone(batch)
             sizes.append(_checked(features, num, name))
+            if not torch.allclose(
+                features, again, rtol=1e-2, atol=1e-3 * float(features.abs().max())
+            ):
+                raise ConfigError(
+                    f"{name} gives other features for the same images, in evaluation mode too; let it draw "
+                    "random numbers in training alone"
+                )
             if not torch.equal(batch, images[:num]):
                 raise ConfigError(f"{name} changes its input images; let it work on a copy")
     except ConfigError:

@@ -9,7 +9,8 @@ Shapes: N images of C x S x S.
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -53,9 +54,25 @@ def pretrained_network(spec: str, features: Features) -> nn.Module:
         raise ConfigError(
             f"the weights of {spec} do not fit its network: {len(unfit)} are missing, such as {unfit[0]}"
         )
+    for block in _surplus_blocks(network, info["unexpected_keys"]):
+        raise ConfigError(
+            f"the weights of {spec} do not fit its network: they have {block}, and config.json asks for "
+            "fewer blocks"
+        )
     if features == "auto" and not has_pooler:
         features = _without_pooler(network)
     return HubNetwork(network, repository, features)
+
+
+def _surplus_blocks(network: nn.Module, keys: Iterable[Any]) -> Iterator[str]:
+    """Blocks that weights have and a network lacks, although it has others of the kind. Heads and networks
+    for texts are none: what is behind or beside a network may be left out."""
+    modules = dict(network.named_modules())
+    for key in map(str, keys):
+        for number in re.finditer(r"\.(\d+)(?=\.)", key):
+            blocks = modules.get(key[: number.start()])
+            if isinstance(blocks, nn.ModuleList) and int(number[1]) >= len(blocks):
+                yield key[: number.end()]
 
 
 def untrained_network(spec: str, features: Features, kept: Mapping[str, Any] | None) -> nn.Module:
@@ -152,6 +169,8 @@ def _config(architecture: Mapping[str, Any]) -> Any:
 
     values = dict(architecture)
     kind = values.pop("model_type")
+    if "mask_ratio" in values:  # a masked autoencoder would look at a random part of each image
+        values["mask_ratio"] = 0.0
     if kind not in CONFIG_MAPPING:
         raise ConfigError(f"transformers has no architecture {kind!r}")
     return CONFIG_MAPPING[kind](**values)
