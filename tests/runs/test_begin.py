@@ -130,7 +130,9 @@ def test_smaller_codes_begin_as_principal_components(train, face_manifest):
 
 def test_frozen_codes_are_kept_where_training_does_not_beat_them(train):
     """A learning rate that spoils the network: the weights before training are the best."""
-    run, done = train("--method", "OT", "--set", "train.learning_rate=1000", "--epochs", "1")
+    run, done = train(
+        "--method", "OT", "--set", "train.learning_rate=1000", "--epochs", "1", "--augment"
+    )
     records, rows = run.records(), run.read_json("results.json")["rows"]
     validated = [record["accuracy"]["va"][0] for record in records]
     assert max(validated[1:]) <= validated[0]
@@ -142,8 +144,9 @@ def test_frozen_codes_are_kept_where_training_does_not_beat_them(train):
 @pytest.fixture
 def spoiled(orbitset, face_manifest, known, tmp_path):
     """A command that trains a network at a rate at which it forgets; and a folder."""
-    rates = ("--set", "train.backbone_rate=1e5", "--set", "train.head_rate=1e5", "--epochs", "9")
-    return ["train", face_manifest, *SPLIT, "--encoder", known, *SHORT, *rates], tmp_path
+    rates = ("--set", "train.backbone_rate=1e5", "--set", "train.head_rate=1e5")
+    length = ("--epochs", "9", "--augment")
+    return ["train", face_manifest, *SPLIT, "--encoder", known, *SHORT, *rates, *length], tmp_path
 
 
 def _rectified(folder):
