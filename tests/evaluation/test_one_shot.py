@@ -358,3 +358,20 @@ def test_the_interval_holds_the_middle_95_percent(num):
 def test_a_single_draw_has_no_spread():
     accuracy = accuracy_of([0.5])
     assert (accuracy.mean, accuracy.sd, accuracy.interval) == (0.5, None, (0.5, 0.5))
+
+
+@pytest.mark.parametrize("length", [1e7, 1e9, 1e15])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_one_code_far_from_all_others_changes_no_other_answer(length, sign):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(6).repeat_interleave(10)
+    codes = torch.randn(60, 4, generator=generator) + 0.7 * labels[:, None]
+    codes[7] = sign * length
+    sets = draw_labelled_sets(labels, shots=1, draws=20)
+    distance = (codes[:, None].double() - codes.double()).square().sum(2)  # without cancellation
+    is_query = torch.stack([~torch.isin(torch.arange(60), set_L) for set_L in sets], 1)
+    found = torch.stack([labels[set_L][distance[:, set_L].argmin(1)] for set_L in sets], 1)
+    is_right = is_query & (found == labels[:, None])
+    accuracy = one_shot.one_shot_accuracy(Labelled(codes, labels), draws=20).per_query
+    others = torch.arange(60) != 7
+    assert torch.equal(accuracy[others], (is_right.sum(1) / is_query.sum(1).double())[others])

@@ -134,7 +134,9 @@ def _distances(
     # In float64, since |u|^2 - 2uq loses small distances; equal examples share a column, so they tie.
     used_UD, column_U = gallery.prepared(metric)[used_U].double().unique(dim=0, return_inverse=True)
     column_RL = column_U[place.view(set_RL.shape)]
-    centre = used_UD[0]  # distances stay, rounding errors shrink, whole numbers stay exact
+    # Distances stay, rounding errors shrink, whole numbers stay exact. The median lies among most codes,
+    # however far away one of them is.
+    centre = used_UD[(used_UD - used_UD.median(0).values).square().sum(1).argmin()]
     used_UD, query_QD = used_UD - centre, queries.prepared(metric).double() - centre
     rows = max(1, _CHUNK_ENTRIES // max(set_RL.numel(), len(used_U)))
     for rows_Q in torch.arange(len(queries), device=query_QD.device).split(rows):
