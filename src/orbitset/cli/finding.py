@@ -7,19 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer import Argument, Option
 
-from orbitset.cli.model_options import (
-    Far,
-    Images,
-    ModelFolder,
-    Sheet,
-    Threshold,
-    check_one,
-    counting,
-    finish,
-    load,
-    printable,
-    write_sheet,
-)
+from orbitset.cli import model_options
 from orbitset.cli.options import Device, Json, Quiet, Trust, say
 from orbitset.errors import check_choice, count_of
 
@@ -29,9 +17,9 @@ app = typer.Typer(help="Build an index of images to search in.", no_args_is_help
 
 @app.command("add")
 def index_add(
-    model: ModelFolder,
+    model: model_options.ModelFolder,
     index: Annotated[Path, Argument(metavar="INDEX", help="Folder of the index, new or existing.")],
-    images: Images,
+    images: model_options.Images,
     kind: Annotated[
         str | None,
         Option(
@@ -51,14 +39,20 @@ def index_add(
     from orbitset.uses.finding import add_to_index
 
     check_choice("--kind", kind, (None, "flat", "ivf", "hnsw"))
-    with counting("embedding", quiet) as counted:
+    with model_options.counting("embedding", quiet) as counted:
         report = add_to_index(
-            load(model, device), index, images, kind=cast(Any, kind), on_progress=counted
+            model_options.load(model, device),
+            index,
+            images,
+            kind=cast(Any, kind),
+            on_progress=counted,
         )
     content = {name: getattr(report, name) for name in ("added", "replaced", "size")}
     size = count_of(report.size, "image")
     text = f"{report.added:,} added, {report.replaced:,} replaced; {size}: {index}"
-    finish(as_json, content | {"index": str(index)}, [text], report.problems, report.ignored)
+    model_options.finish(
+        as_json, content | {"index": str(index)}, [text], report.problems, report.ignored
+    )
 
 
 @app.command("remove")
@@ -80,20 +74,22 @@ def index_remove(
 
     removed, unknown, left = remove_from_index(index, images)
     content = {"removed": removed, "unknown": unknown, "size": left, "index": str(index)}
-    finish(as_json, content, [f"{removed:,} removed; {count_of(left, 'image')} left: {index}"])
+    model_options.finish(
+        as_json, content, [f"{removed:,} removed; {count_of(left, 'image')} left: {index}"]
+    )
     for path in unknown:
-        say(printable(f"not in the index: {path}"))
+        say(model_options.printable(f"not in the index: {path}"))
 
 
 def search(
-    model: ModelFolder,
+    model: model_options.ModelFolder,
     index: Annotated[Path, Argument(metavar="INDEX", help="Folder of an index.")],
     queries: Annotated[
         list[Path],
         Argument(metavar="QUERIES", help="Images to search for, or anything train takes."),
     ],
     k: Annotated[int, Option(help="Number of nearest images to show for each query.", min=1)] = 10,
-    sheet: Sheet = None,
+    sheet: model_options.Sheet = None,
     trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
@@ -105,10 +101,10 @@ def search(
     """
     from orbitset.uses.finding import search_index, search_sheet
 
-    loaded = load(model, device)
-    with counting("queries", quiet) as counted:
+    loaded = model_options.load(model, device)
+    with model_options.counting("queries", quiet) as counted:
         answers, problems = search_index(loaded, index, queries, k=k, on_progress=counted)
-    write_sheet(sheet, lambda: search_sheet(loaded, answers))
+    model_options.write_sheet(sheet, lambda: search_sheet(loaded, answers))
     matches_by_query = [
         {"query": answer.query, "matches": [asdict(match) for match in answer.matches]}
         for answer in answers
@@ -117,15 +113,15 @@ def search(
     for answer in answers:
         lines.append(answer.query)
         lines += [f"  {match.distance:>10.4g}  {match.path}" for match in answer.matches]
-    finish(as_json, {"answers": matches_by_query}, lines, problems)
+    model_options.finish(as_json, {"answers": matches_by_query}, lines, problems)
 
 
 def dedupe(
-    model: ModelFolder,
-    images: Images,
-    far: Far = None,
-    threshold: Threshold = None,
-    sheet: Sheet = None,
+    model: model_options.ModelFolder,
+    images: model_options.Images,
+    far: model_options.Far = None,
+    threshold: model_options.Threshold = None,
+    sheet: model_options.Sheet = None,
     trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
@@ -137,12 +133,12 @@ def dedupe(
     """
     from orbitset.uses.grouping import FAR, duplicates_sheet, find_duplicates, name_threshold
 
-    check_one(far, threshold)
-    loaded = load(model, device)
+    model_options.check_one(far, threshold)
+    loaded = model_options.load(model, device)
     limit, about = name_threshold(loaded, FAR if far is None else far, threshold)
-    with counting("embedding", quiet) as counted:
+    with model_options.counting("embedding", quiet) as counted:
         groups, embedded = find_duplicates(loaded, images, threshold=limit, on_progress=counted)
-    write_sheet(sheet, lambda: duplicates_sheet(groups, about))
+    model_options.write_sheet(sheet, lambda: duplicates_sheet(groups, about))
     content = {
         "images": len(embedded.paths),
         "threshold": limit,
@@ -160,12 +156,12 @@ def dedupe(
             f"  {distance:>10.4g}  {path}"
             for path, distance in zip(group.names, group.distances, strict=True)
         ]
-    finish(as_json, content, lines, embedded.problems)
+    model_options.finish(as_json, content, lines, embedded.problems)
 
 
 def classify(
-    model: ModelFolder,
-    images: Images,
+    model: model_options.ModelFolder,
+    images: model_options.Images,
     examples: Annotated[
         Path,
         Option(
@@ -191,7 +187,7 @@ def classify(
             help="Compare with the nearest example, or with the mean of a class.",
         ),
     ] = "nearest",
-    sheet: Sheet = None,
+    sheet: model_options.Sheet = None,
     trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
@@ -205,9 +201,9 @@ def classify(
     from orbitset.uses.recognising import classify as recognise
 
     check_choice("--by", by, ("nearest", "mean"))
-    with counting("embedding", quiet) as counted:
+    with model_options.counting("embedding", quiet) as counted:
         result = recognise(
-            load(model, device),
+            model_options.load(model, device),
             examples,
             images,
             label=label,
@@ -216,7 +212,7 @@ def classify(
             is_open=not is_closed,
             on_progress=counted,
         )
-    write_sheet(sheet, lambda: classes_sheet(result))
+    model_options.write_sheet(sheet, lambda: classes_sheet(result))
     rows = list(zip(result.paths, result.results, strict=True))
     content = {
         "reject_above": result.reject_above,
@@ -226,9 +222,13 @@ def classify(
     }
     lines = [f"{'class':<16} {'distance':>10}  image"]
     lines += [f"{guess.label or '–':<16} {guess.distance:>10.4g}  {path}" for path, guess in rows]
-    finish(as_json, content, lines, result.problems)
+    model_options.finish(as_json, content, lines, result.problems)
     for label in result.unknown:
-        say(printable(f"no example of {label} can be read, so no image is given that class"))
+        say(
+            model_options.printable(
+                f"no example of {label} can be read, so no image is given that class"
+            )
+        )
     if not as_json and result.rejects_by == "none" and not is_closed:
         say(
             "\nevery image was given a class: no rejection threshold could be estimated "

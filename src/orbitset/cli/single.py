@@ -8,37 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from orbitset.cli.options import (
-    AugmentOption,
-    Device,
-    EncoderOption,
-    ExcludeOption,
-    Json,
-    LabelOption,
-    LossOption,
-    MeasureOption,
-    MethodOption,
-    OrbitOption,
-    Out,
-    Overwrite,
-    ProtocolOption,
-    Quiet,
-    Resume,
-    Seed,
-    SettingsOption,
-    SourceOption,
-    Trust,
-    check_flags,
-    check_length,
-    find_device,
-    interruptible,
-    listed,
-    method_or_loss,
-    named_source,
-    print_results,
-    say,
-    with_orbit_options,
-)
+from orbitset.cli import options
 
 if TYPE_CHECKING:
     from orbitset.recipes.experiment import Experiment
@@ -59,14 +29,14 @@ _NO_GAIN = "More orbits may help, or a longer training (--epochs), another --met
 
 def demo(
     out: Annotated[Path, Option("--out", "-o", help="Folder to write to.")] = Path("runs/demo"),
-    seed: Seed = None,
+    seed: options.Seed = None,
     epochs: Annotated[float | None, Option(help="Length of OJ's training.", min=0)] = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    trusted: Trust = None,
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
+    trusted: options.Trust = None,
     device: Annotated[str, Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train OJ, OT and AE on small digits and write a report, in a few minutes on two cores.
 
@@ -76,26 +46,26 @@ def demo(
     from orbitset.runs.demo import NOTE, demo_configs, run_demo, stored_configs
     from orbitset.training.progress import default_progress
 
-    check_flags(resume, overwrite)
+    options.check_flags(resume, overwrite)
     run = Run(out)
     configs = demo_configs(seed or 0, epochs)
     if resume and run.exists and seed is None and epochs is None:
         configs = stored_configs(run)
-    with interruptible(run):
+    with options.interruptible(run):
         results = run_demo(
             configs,
             run,
             resume=resume,
             overwrite=overwrite,
-            device=find_device(device),
+            device=options.find_device(device),
             progress=default_progress(quiet=quiet),
         )
         page = _write_report(run)
-    print_results(results, as_json)
-    say(f"\n{NOTE}\nreport: {page}")
+    options.print_results(results, as_json)
+    options.say(f"\n{NOTE}\nreport: {page}")
 
 
-@with_orbit_options
+@options.with_orbit_options
 def train(
     source: Annotated[
         str | None,
@@ -105,11 +75,11 @@ def train(
             "or a recipe (affine-mnist, affine-digits).",
         ),
     ] = None,
-    named: SourceOption = None,
-    method: MethodOption = None,
-    loss: LossOption = None,
-    protocol: ProtocolOption = None,
-    measures: MeasureOption = None,
+    named: options.SourceOption = None,
+    method: options.MethodOption = None,
+    loss: options.LossOption = None,
+    protocol: options.ProtocolOption = None,
+    measures: options.MeasureOption = None,
     epochs: Annotated[
         float | None, Option(help="Length of the training, in passes over all images.")
     ] = None,
@@ -126,23 +96,23 @@ def train(
         str | None,
         Option(help="Values of a column to test on, such as session=4; all others are trained on."),
     ] = None,
-    augment: AugmentOption = None,
+    augment: options.AugmentOption = None,
     init: Annotated[
         Path | None, Option(help="Fine-tune the model in this folder: its network and weights.")
     ] = None,
-    encoder: EncoderOption = None,
-    seed: Seed = None,
-    settings: SettingsOption = None,
+    encoder: options.EncoderOption = None,
+    seed: options.Seed = None,
+    settings: options.SettingsOption = None,
     config_file: Annotated[
         Path | None, Option("--config", help="Train as the config.json of an earlier run says.")
     ] = None,
-    out: Out = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    trusted: Trust = None,
-    device: Device = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    out: options.Out = None,
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
+    trusted: options.Trust = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train one method on X and write a run folder with the model and a report.
 
@@ -161,11 +131,11 @@ def train(
     from orbitset.run_folder import Run
 
     began_at = time.monotonic()
-    check_flags(resume, overwrite)
-    check_length(epochs, minutes)
+    options.check_flags(resume, overwrite)
+    options.check_length(epochs, minutes)
     request = Request(
-        source=named_source(source, named),
-        method=method_or_loss(method, loss),
+        source=options.named_source(source, named),
+        method=options.method_or_loss(method, loss),
         protocol=protocol,
         measures=tuple(measures or ()),
         epochs=epochs,
@@ -178,7 +148,7 @@ def train(
     )
     if out is not None and not resume:
         Run(out).check_free(overwrite=overwrite)
-    device = find_device(device)
+    device = options.find_device(device)
     composed = compose(
         request,
         config_file=config_file,
@@ -186,9 +156,9 @@ def train(
     )
     config = composed.config
     if not quiet and str(composed):
-        say(str(composed))
+        options.say(str(composed))
         if minutes is not None:
-            say(f"--minutes {minutes:g}: steps are timed first; there may be fewer epochs")
+            options.say(f"--minutes {minutes:g}: steps are timed first; there may be fewer epochs")
     run = Run(out or Path("runs") / file_name(f"{config.name}-{config.method}"))
     how = {"resume": resume, "overwrite": overwrite, "device": device, "source": composed.source}
     how["ends_at"] = None if minutes is None else began_at + 60 * minutes
@@ -204,7 +174,7 @@ def _train_into(
     from orbitset.training.progress import default_progress
 
     interruption, progress = Interruption(), default_progress(quiet=quiet)
-    with interruptible(run):
+    with options.interruptible(run):
         results = train_experiment(config, run, progress=progress, interruption=interruption, **how)
         page = _write_report(run)
     _say_results(run, results, page, as_json, has_model=config.keeps_weights)
@@ -214,10 +184,10 @@ def _train_into(
 
 def finish(
     folder: Annotated[Path, Argument(metavar="RUN", help="Folder of an interrupted training.")],
-    trusted: Trust = None,
-    device: Device = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    trusted: options.Trust = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Make a model of what an interrupted training has learned so far.
 
@@ -234,9 +204,9 @@ def finish(
 
     run = Run(folder).require()
     config = compose(Request(), resumed=run).config
-    with interruptible(run):
+    with options.interruptible(run):
         progress = default_progress(quiet=quiet)
-        results = finish_run(config, run, device=find_device(device), progress=progress)
+        results = finish_run(config, run, device=options.find_device(device), progress=progress)
         page = _write_report(run)
     _say_results(run, results, page, as_json, has_model=config.keeps_weights)
 
@@ -250,11 +220,11 @@ def _say_results(
     if has_model and not as_json and run.read_json("config.json")["train"].get("keep") == "best":
         rows = [row for row in results["rows"] if not row["metric"].endswith("_stopped")]
         of_kept_checkpoint = results | {"rows": rows}
-    print_results(of_kept_checkpoint, as_json)
+    options.print_results(of_kept_checkpoint, as_json)
     _say_notes(run, results, has_model=has_model)
-    say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if has_model else ""))
+    options.say(f"\nreport: {page}" + (f"\nmodel: {run.path}" if has_model else ""))
     if stopped := results.get("stopped"):
-        say(
+        options.say(
             f"stopped after {stopped['step']:,} of {stopped['steps']:,} steps; the model can be used as it is"
             f"\ngo on with the training: {run.resume_command}"
         )
@@ -272,12 +242,12 @@ def _say_notes(run: "Run", results: dict[str, Any], *, has_model: bool) -> None:
     from orbitset.report.tables import compared_with_baselines
 
     if no_gain := compared_with_baselines(results["rows"], results.get("tested_on")):
-        say(f"\n{textwrap.fill(f'note: {no_gain}. {_NO_GAIN}', 80)}")
+        options.say(f"\n{textwrap.fill(f'note: {no_gain}. {_NO_GAIN}', 80)}")
     calibration = read_description(run.path).calibration if has_model else None
     if calibration is not None and calibration.about_pairs:
-        say(f"\n{textwrap.fill(f'note: {calibration.about_pairs}', 80)}")
+        options.say(f"\n{textwrap.fill(f'note: {calibration.about_pairs}', 80)}")
     if (run / "left_out.json").exists():
-        say(f"\nleft out: {_left_out(run)}\nall of them: {run / 'left_out.json'}")
+        options.say(f"\nleft out: {_left_out(run)}\nall of them: {run / 'left_out.json'}")
 
 
 def _left_out(run: "Run") -> str:
@@ -297,9 +267,9 @@ def evaluate(
             "manifest or shards. Default: the images that the run held out.",
         ),
     ] = None,
-    orbit: OrbitOption = None,
-    label: LabelOption = None,
-    exclude: ExcludeOption = None,
+    orbit: options.OrbitOption = None,
+    label: options.LabelOption = None,
+    exclude: options.ExcludeOption = None,
     shots: Annotated[
         list[int] | None,
         Option(metavar="N", help="Labelled images per class. Can be repeated; default: 1, 5."),
@@ -316,9 +286,9 @@ def evaluate(
     test_images: Annotated[
         int | None, Option(help="Number of test images, at most. Default: as in training.", min=1)
     ] = None,
-    trusted: Trust = None,
-    device: Device = None,
-    as_json: Json = False,
+    trusted: options.Trust = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
 ) -> None:
     """Evaluate a trained model with more measures than in training.
 
@@ -343,20 +313,27 @@ def evaluate(
         gallery_images=gallery,
         test_images=test_images,
     )
-    options = OrbitOptions(orbit=listed(orbit), label=label, exclude=listed(exclude))
+    described = OrbitOptions(
+        orbit=options.listed(orbit), label=label, exclude=options.listed(exclude)
+    )
     rows = evaluate_run(
-        Run(folder), numbers, data=data, options=options, device=find_device(device), say=say
+        Run(folder),
+        numbers,
+        data=data,
+        options=described,
+        device=options.find_device(device),
+        say=options.say,
     )
     if not as_json and has_same_cosine(rows):
         rows = [row for row in rows if not row["metric"].endswith("_cosine")]
-        say("cosine distances give the same scores")
-    print_results({"rows": rows}, as_json)
+        options.say("cosine distances give the same scores")
+    options.print_results({"rows": rows}, as_json)
 
 
 def report(
     folder: RunFolder,
     pack_into: PackOption = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write the tables, figures and page of a run or a study anew, from what is in its folder.
 
@@ -373,5 +350,5 @@ def report(
         page = write_report(run, None if recorded is None else summarise(recorded))
         if recorded is not None and pack_into is not None:
             pack(recorded, pack_into)
-    print_results(run.read_json("results.json"), as_json)
-    say(f"\nreport: {page}")
+    options.print_results(run.read_json("results.json"), as_json)
+    options.say(f"\nreport: {page}")

@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orbitset.cli.options import (
-    Device,
-    EncoderOption,
-    Jobs,
-    Json,
-    Out,
-    Quiet,
-    Resume,
-    Seed,
-    Trust,
-    find_device,
-    interruptible,
-    with_orbit_options,
-)
+from orbitset.cli import options
 from orbitset.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +19,7 @@ if TYPE_CHECKING:
     from orbitset.runs.tuning import Search
 
 
-@with_orbit_options
+@options.with_orbit_options
 def tune(
     source: Annotated[
         str,
@@ -75,19 +62,19 @@ def tune(
             help="Change grouped images in every trial, or in none. Default: both are tried.",
         ),
     ] = None,
-    encoder: EncoderOption = None,
-    seed: Seed = None,
-    jobs: Jobs = 1,
+    encoder: options.EncoderOption = None,
+    seed: options.Seed = None,
+    jobs: options.Jobs = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting to fix, not to search."),
     ] = None,
-    out: Out = None,
-    resume: Resume = False,
-    trusted: Trust = None,
-    device: Device = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    out: options.Out = None,
+    resume: options.Resume = False,
+    trusted: options.Trust = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Choose settings by validation images, never by test images, and print them as a train command.
 
@@ -124,12 +111,12 @@ def tune(
             raise ConfigError(f"{run.path} holds a search of {base.name}, not of {source}")
     else:
         search = _search(request, methods, numbers)
-    with interruptible(run):
+    with options.interruptible(run):
         results = tune_methods(
             search,
             run,
             jobs=jobs,
-            device=find_device(device),
+            device=options.find_device(device),
             progress=default_progress(quiet=quiet),
             resume=resume,
         )

@@ -6,24 +6,14 @@ from typing import Annotated, Any, cast
 
 from typer import Argument, Option
 
-from orbitset.cli.model_options import (
-    Far,
-    Images,
-    ModelFolder,
-    Overwrite,
-    Threshold,
-    check_one,
-    counting,
-    finish,
-    load,
-)
+from orbitset.cli import model_options
 from orbitset.cli.options import Device, Json, Quiet, Trust, say
 from orbitset.errors import ConfigError, check_choice, count_of
 
 
 def embed(
-    model: ModelFolder,
-    images: Images,
+    model: model_options.ModelFolder,
+    images: model_options.Images,
     out: Annotated[Path, Option("--out", "-o", help="File to write: codes.parquet or codes.npy.")],
     precision: Annotated[
         str,
@@ -32,7 +22,7 @@ def embed(
             help="Precision of the network; auto: bfloat16 where it is fast.",
         ),
     ] = "float32",
-    overwrite: Overwrite = False,
+    overwrite: model_options.Overwrite = False,
     trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
@@ -47,8 +37,8 @@ def embed(
     from orbitset.uses.embedding import embed_to_file
 
     check_choice("--precision", precision, ("float32", "bfloat16", "auto"))
-    loaded = load(model, device)
-    with counting("embedding", quiet) as counted:
+    loaded = model_options.load(model, device)
+    with model_options.counting("embedding", quiet) as counted:
         report = embed_to_file(
             loaded,
             images,
@@ -58,7 +48,7 @@ def embed(
             on_progress=counted,
         )
     content = {"images": report.done, "code_size": loaded.code_size, "out": str(out)}
-    finish(
+    model_options.finish(
         as_json,
         content,
         [f"{count_of(report.done, 'code')} of {loaded.code_size} numbers: {out}"],
@@ -68,14 +58,14 @@ def embed(
 
 
 def rectify(
-    model: ModelFolder,
-    images: Images,
+    model: model_options.ModelFolder,
+    images: model_options.Images,
     out: Annotated[Path, Option("--out", "-o", help="Folder to write to.")],
     min_confidence: Annotated[
         float,
         Option(help="Leave out images of a lower confidence, such as 0.01. Default: 0, none."),
     ] = 0.0,
-    overwrite: Overwrite = False,
+    overwrite: model_options.Overwrite = False,
     trusted: Trust = None,
     device: Device = None,
     as_json: Json = False,
@@ -91,9 +81,9 @@ def rectify(
     from orbitset.models.known import UNLIKE
     from orbitset.uses.embedding import CONFIDENCE, rectify_to_folder
 
-    with counting("rectifying", quiet) as counted:
+    with model_options.counting("rectifying", quiet) as counted:
         report = rectify_to_folder(
-            load(model, device),
+            model_options.load(model, device),
             images,
             out,
             overwrite=overwrite,
@@ -113,7 +103,7 @@ def rectify(
             f"{count_of(report.unlike, 'image')} unlike anything trained on "
             f"(confidence below {UNLIKE:.0%}){left_out}: {out / CONFIDENCE}"
         )
-    finish(as_json, content, lines, report.problems, report.ignored)
+    model_options.finish(as_json, content, lines, report.problems, report.ignored)
     if report.are_alike:
         say(
             "note: all images were rectified to one picture: the decoder has learned too little; train "
@@ -124,7 +114,7 @@ def rectify(
 
 
 def verify(
-    model: ModelFolder,
+    model: model_options.ModelFolder,
     a: Annotated[
         Path,
         Argument(
@@ -132,8 +122,8 @@ def verify(
         ),
     ],
     b: Annotated[Path, Argument(metavar="B", help="Second image.")],
-    far: Far = None,
-    threshold: Threshold = None,
+    far: model_options.Far = None,
+    threshold: model_options.Threshold = None,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Write a PNG of both images, also rectified.")
     ] = None,
@@ -150,10 +140,10 @@ def verify(
     from orbitset.models.known import UNLIKE
     from orbitset.uses.verifying import FAR, pair_picture, verify_pair
 
-    check_one(far, threshold)
+    model_options.check_one(far, threshold)
     if out is not None:
         _check_picture(out, a, b)
-    loaded = load(model, device)
+    loaded = model_options.load(model, device)
     verdict = verify_pair(loaded, a, b, far=FAR if far is None else far, threshold=threshold)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +168,7 @@ def verify(
         "tar": None if point is None else point.tar,
         "confidence": verdict.confidence,
     }
-    finish(as_json, content, lines)
+    model_options.finish(as_json, content, lines)
 
 
 def _check_picture(out: Path, *images: Path) -> None:
@@ -189,7 +179,7 @@ def _check_picture(out: Path, *images: Path) -> None:
 
 
 def export(
-    model: ModelFolder,
+    model: model_options.ModelFolder,
     out: Annotated[Path, Option("--out", "-o", help="Folder to write to.")],
     onnx: Annotated[
         bool, Option("--onnx", help="Also write encoder and decoder as ONNX files.")
@@ -206,7 +196,7 @@ def export(
 
     if onnx:
         check_installed()
-    loaded = load(model, "cpu")
+    loaded = model_options.load(model, "cpu")
     check_no_model(out, loaded)
     exported = export_onnx(loaded, out) if onnx else []
     save_model_folder(loaded, out)
@@ -221,4 +211,4 @@ def export(
             f"{file.path}: {file.takes} to {file.gives}, any batch, opset {OPSET}; "
             f"differs from PyTorch by at most {differences}"
         )
-    finish(as_json, {"model": str(out), "id": loaded.id, "onnx": files}, lines)
+    model_options.finish(as_json, {"model": str(out), "id": loaded.id, "onnx": files}, lines)
