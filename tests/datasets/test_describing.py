@@ -85,7 +85,8 @@ def test_images_lie_below_their_manifest(photos, tmp_path):
         write_manifest(photos, _first_word, to=tmp_path / "elsewhere" / "manifest.csv")
 
 
-def test_links_are_followed(photos, tmp_path):
+def test_links_are_followed(photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("ORBITSET_FOLLOW_LINKS", "1")
     Image.new("L", (8, 8)).save(tmp_path / "far.png")
     (photos / "far_1.png").symlink_to(tmp_path / "far.png")
     assert "far_1.png" in read_manifest(write_manifest(photos, _first_word)).paths

@@ -193,6 +193,34 @@ def test_parquet_may_hold_what_is_no_text_and_no_number(write, tmp_path):
         read_manifest(path)
 
 
+@pytest.mark.parametrize("link", ["a.png", "inside", "chain.png", "gone.png"])
+def test_links_that_lead_out_of_the_folder_are_followed_only_if_asked_for(
+    tmp_path, monkeypatch, link
+):
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    for folder in (root, elsewhere):
+        (folder / "real").mkdir(parents=True)
+    (elsewhere / "a.png").touch()
+    (root / "real" / "b.png").touch()
+    (root / "also.png").symlink_to("real/b.png")
+    (root / "twin").symlink_to("real")
+    (root / "x").symlink_to(elsewhere)
+    target = {"inside": elsewhere, "chain.png": "x/a.png", "gone.png": elsewhere / "gone"}
+    (root / link).symlink_to(target.get(link, elsewhere / "a.png"))
+    path = f"{link}/a.png" if link == "inside" else link
+    (root / "x.csv").write_text(f"path\n{path}\nalso.png\ntwin/b.png\n")
+    (tmp_path / "to root").symlink_to(root)
+    table = read_manifest(tmp_path / "to root" / "x.csv", on_problem="skip")
+    assert table.paths == ("also.png", "twin/b.png")
+    reason = (
+        "does not exist" if link == "gone.png" else "is behind a link that leads out of the folder"
+    )
+    assert reason in table.left_out[0].reason
+    monkeypatch.setenv("ORBITSET_FOLLOW_LINKS", "1")
+    table = read_manifest(root / "x.csv", on_problem="skip")
+    assert (path in table.paths) == (link != "gone.png")
+
+
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
 def test_a_named_pipe_is_no_manifest(tmp_path, name):
     os.mkfifo(tmp_path / name)

@@ -7,6 +7,7 @@ import csv
 import difflib
 import io
 import math
+import os
 import posixpath
 import re
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from orbitset.limits import DECODING, FACTORS, ROWS
 
 _BOX = ("left", "top", "right", "bottom")
 _DRIVE = re.compile("[A-Za-z]:(/|$)")
+_FOLLOW = "ORBITSET_FOLLOW_LINKS"
+"""Set to 1 to follow links out of the folder of a manifest"""
 _BYTES_PER_CELL, _BYTES_PER_CHARACTER = 32, 8
 """What rows of Parquet take while they are checked, beside equal texts, of which there is one"""
 _BROKEN = re.compile("[\ud800-\udfff]")
@@ -54,13 +57,12 @@ def read_manifest(
     root = path.parent if root is None else root
     has_boxes = set(_BOX) <= set(header)
     needed = (*factors, *_BOX) if has_boxes else factors
-    row_of: dict[str, int] = {}
-    problems = []
+    folder, row_of, problems = _Folder(root), dict[str, int](), list[Problem]()
     for number, row in enumerate(rows, start=first):
         reason: str | None = f"it has {len(row)} cells, the header {len(header)}"
         cells = dict(zip(header, row, strict=False))
         if len(row) == len(header):
-            reason = _fault(cells, root, needed, row_of, number)
+            reason = _fault(cells, folder, needed, row_of, number)
         if reason is not None:
             problems.append(Problem(number, reason, path=_plain(cells.get("path", ""))))
     columns = {
@@ -81,8 +83,47 @@ def read_manifest(
     return replace(table, columns=columns, boxes=tuple(_box(edges) for edges in boxes))
 
 
+class _Folder:
+    """The folder that paths are relative to, and which of the folders below it links lead out of."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._is_inside: dict[str, bool] = {}
+
+    def fault(self, path: str) -> str | None:
+        """Why a file in it cannot be used."""
+        file = self.root / path
+        try:
+            if file.is_dir():
+                return f"{path} is a folder"
+            if not file.is_file():
+                return f"{path} does not exist"
+        except OSError as error:
+            return f"{path} cannot be looked for: {error.strerror}"
+        if os.environ.get(_FOLLOW) == "1" or self._holds(file):
+            return None
+        return (
+            f"{path} is behind a link that leads out of the folder of the manifest, {self.root}; set "
+            f"{_FOLLOW}=1 if you made that link or trust it"
+        )
+
+    def _holds(self, file: Path) -> bool:
+        """Whether a file lies in it once links are followed."""
+        place = str(file.parent)  # looked at once for all files that it holds
+        if file.is_symlink():
+            place = os.path.dirname(os.path.realpath(file))
+        if place not in self._is_inside:
+            real = Path(os.path.realpath(place))
+            self._is_inside[place] = real.is_relative_to(os.path.realpath(self.root))
+        return self._is_inside[place]
+
+
 def _fault(
-    cells: dict[str, str], root: Path, needed: Sequence[str], row_of: dict[str, int], number: int
+    cells: dict[str, str],
+    folder: _Folder,
+    needed: Sequence[str],
+    row_of: dict[str, int],
+    number: int,
 ) -> str | None:
     """What is wrong with a row, if anything; notes its path in `row_of`."""
     broken = next((name for name, text in cells.items() if _BROKEN.search(text)), None)
@@ -92,7 +133,7 @@ def _fault(
         return "its path is empty"
     path = _plain(cells["path"])
     if PurePosixPath(path).is_absolute() or path.startswith("../") or _DRIVE.match(path):
-        return f"{_slashed(cells['path'])} leads out of the folder of the manifest, {root}"
+        return f"{_slashed(cells['path'])} leads out of the folder of the manifest, {folder.root}"
     if path in row_of:
         return f"{path} is in row {row_of[path]} already"
     row_of[path] = number
@@ -102,12 +143,7 @@ def _fault(
     if set(_BOX) <= set(needed) and _box([cells[name] for name in _BOX]) is None:
         edges = ", ".join(cells[name] for name in _BOX)
         return f"its box ({edges}) is not left, top, right and bottom in pixels"
-    try:
-        if (root / path).is_dir():
-            return f"{path} is a folder"
-        return None if (root / path).is_file() else f"{path} does not exist"
-    except OSError as error:
-        return f"{path} cannot be looked for: {error.strerror}"
+    return folder.fault(path)
 
 
 def _box(edges: Sequence[str]) -> Box | None:
