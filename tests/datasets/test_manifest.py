@@ -193,6 +193,14 @@ def test_parquet_may_hold_what_is_no_text_and_no_number(write, tmp_path):
         read_manifest(path)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_lines_may_end_as_on_any_system(tmp_path, end):
+    (tmp_path / "a.png").touch()
+    text = end.join(["path;who", 'a.png;"ann, bob"', ""])
+    (tmp_path / "x.csv").write_text(text, newline="")
+    assert read_manifest(tmp_path / "x.csv").columns == {"who": ("ann, bob",)}
+
+
 @pytest.mark.parametrize("link", ["a.png", "inside", "chain.png", "gone.png"])
 def test_links_that_lead_out_of_the_folder_are_followed_only_if_asked_for(
     tmp_path, monkeypatch, link

@@ -192,7 +192,7 @@ def _csv(path: Path) -> tuple[list[str], list[list[str]], int]:
     if b"\0" in raw:
         raise DataError(f"{path} is not a CSV in UTF-8: it has NUL bytes", hint="save it as UTF-8")
     text = raw.decode("utf-8-sig", errors="surrogateescape")
-    first_line = text.partition("\n")[0]
+    first_line = re.split("[\r\n]", text, maxsplit=1)[0]
     delimiter = next((mark for mark in ",;\t" if mark in first_line), ",")
     rows: list[list[str]] = []
     try:
