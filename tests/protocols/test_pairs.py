@@ -111,6 +111,7 @@ def test_figures_have_their_queries_with_targets_and_answers(finished):
         assert arrays["members"].shape == (4, 3, 1, 16, 16)
         assert arrays["tsne"].shape == (36, 2)
         assert set(arrays["tsne_labels"]) == set(range(6))
+        assert list(arrays["tsne_names"]) == [f"p{person}" for person in range(6)]
 
 
 def test_the_rule_is_the_papers(small_faces):

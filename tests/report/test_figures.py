@@ -72,6 +72,16 @@ def test_tsne_maps_show_the_same_classes_in_the_same_colours():
     assert len(colours) == 1
 
 
+def test_a_legend_of_codes_in_the_plane_has_the_names_of_labels():
+    points, labels = np.random.default_rng(0).random((30, 2)), np.arange(30) % 3 + 4
+    for names, shown in (
+        (None, ["4", "5", "6"]),
+        (np.array(["ann", "bob", "x" * 40]), ["ann", "bob", "x" * 23 + "…"]),
+    ):
+        (legend,) = figures.tsne_maps([("OJ", points)], labels, names).legends
+        assert [text.get_text() for text in legend.get_texts()] == shown
+
+
 def test_columns_show_a_kind_each():
     kinds = [
         (name, np.full((2, 1, 8, 8), value, np.uint8)) for name, value in (("a", 0), ("b", 255))

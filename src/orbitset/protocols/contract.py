@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from torch import Tensor
 
 from orbitset.encoders import Encoder
@@ -176,7 +177,7 @@ class Protocol(ABC):
     def scores(self, codes: Mapping[str, Labelled], encode: Encode) -> Scores:
         """The scores of one evaluation, a line of metrics.jsonl: between 0 and 1, more is better."""
 
-    def figures(self, model: Encoder, encode: Encode) -> dict[str, Tensor]:
+    def figures(self, model: Encoder, encode: Encode) -> Mapping[str, Tensor | np.ndarray]:
         """Arrays for the figures, by the names that report/ knows."""
         return {}
 

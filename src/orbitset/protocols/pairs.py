@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -247,9 +248,9 @@ class Pairs(Protocol):
         }
 
     @torch.inference_mode()
-    def figures(self, model: Encoder, encode: Encode) -> dict[str, Tensor]:
+    def figures(self, model: Encoder, encode: Encode) -> Mapping[str, Tensor | np.ndarray]:
         """Nothing for private images, which must not be shown."""
-        arrays: dict[str, Tensor] = {}
+        arrays: dict[str, Tensor | np.ndarray] = {}
         if self.images.is_private:
             return arrays
         if self.settings.tsne_labels:
@@ -258,7 +259,7 @@ class Pairs(Protocol):
             arrays |= self._pictures(model, encode)
         return arrays
 
-    def _in_the_plane(self, encode: Encode) -> dict[str, Tensor]:
+    def _in_the_plane(self, encode: Encode) -> dict[str, Tensor | np.ndarray]:
         """The codes of the first few labels, thinned evenly if they are many."""
         test = self.images.sides["te"]
         ids = test.factors[self.images.label]
@@ -269,7 +270,10 @@ class Pairs(Protocol):
         if len(codes) < 10:
             return {}
         points = tsne_points(codes.codes, self.settings.seed)
-        return {"tsne": points, "tsne_labels": codes.labels}
+        names = np.array(
+            [test.values[self.images.label][i] for i in codes.labels.unique().tolist()]
+        )
+        return {"tsne": points, "tsne_labels": codes.labels, "tsne_names": names}
 
     def _pictures(self, model: Encoder, encode: Encode) -> dict[str, Tensor]:
         """Random queries with their targets, nearest and decoded images; and the first mistakes among all

@@ -12,6 +12,8 @@ from orbitset.recipes.methods import colour_of
 _GREY, _INK = "#9aa3af", "#1f2937"
 _RIGHT, _WRONG = "#2f9e44", "#c8384e"
 _CELL_IN = 0.62
+_LONGEST_NAME = 24
+"""Characters of a name in a legend"""
 _Edges = tuple[float, float, float, float]
 """Left, right, bottom and top, in inches"""
 _STYLE: Any = {
@@ -72,8 +74,13 @@ def member_strips(members: np.ndarray) -> Figure:
     return image_rows([(f"orbit {row + 1}", images) for row, images in enumerate(members)])
 
 
-def tsne_maps(maps: Sequence[tuple[str, np.ndarray]], labels: np.ndarray) -> Figure:
-    """The same test images in the planes of several methods, in the same colours."""
+def tsne_maps(
+    maps: Sequence[tuple[str, np.ndarray]], labels: np.ndarray, names: np.ndarray | None = None
+) -> Figure:
+    """The same test images in the planes of several methods, in the same colours; `names` are those of the
+    labels in ascending order."""
+    classes = np.unique(labels)
+    names = [_shortened(str(name)) for name in (classes if names is None else names)]
     columns = min(4, len(maps))
     rows = -(-len(maps) // columns)
     side = 4.2 if len(maps) == 1 else 2.4
@@ -87,7 +94,8 @@ def tsne_maps(maps: Sequence[tuple[str, np.ndarray]], labels: np.ndarray) -> Fig
             axes.set_title(title, loc="left", color=_INK)
         if len(dots) <= 20:
             figure.legend(
-                *zip(*dots, strict=True),
+                dots,
+                names,
                 loc="outside right center",
                 markerscale=2 if len(maps) == 1 else 3,
                 handletextpad=0.1,
@@ -97,14 +105,18 @@ def tsne_maps(maps: Sequence[tuple[str, np.ndarray]], labels: np.ndarray) -> Fig
 
 def _scatter_classes(
     axes: Any, points: np.ndarray, labels: np.ndarray, *, size: float
-) -> list[tuple[Any, str]]:
+) -> list[Any]:
     classes = np.unique(labels)
     colours = matplotlib.colormaps["tab10" if len(classes) <= 10 else "tab20"]
     dots = []
     for index, label in enumerate(classes):
         colour = colours(index % colours.N)
         dots.append(axes.scatter(*points[labels == label].T, s=size, color=colour, lw=0))
-    return list(zip(dots, map(str, classes), strict=True))
+    return dots
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def ratio_curve(points: Sequence[dict[str, Any]]) -> Figure:

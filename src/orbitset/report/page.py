@@ -281,8 +281,12 @@ def _geometry(page: _Page) -> list[Block]:
         sections += [blocks.heading("Invariance"), blocks.paragraph(_GEOMETRY), blocks.grid(cards)]
     points = {label: own for label, own in arrays.items() if "tsne" in own}
     if points:
-        labels = next(iter(points.values()))["tsne_labels"]
-        figure = figures.tsne_maps([(label, of["tsne"]) for label, of in points.items()], labels)
+        first = next(iter(points.values()))
+        figure = figures.tsne_maps(
+            [(label, of["tsne"]) for label, of in points.items()],
+            first["tsne_labels"],
+            names=first.get("tsne_names"),
+        )
         caption = (
             "Codes of the same held-out images at the end of training, in the plane by t-SNE, coloured by "
             f"{page.protocol.label}."

@@ -274,9 +274,12 @@ def _keep(
     return kept
 
 
-def _packed(arrays: Mapping[str, Tensor]) -> bytes:
+def _packed(arrays: Mapping[str, Tensor | np.ndarray]) -> bytes:
     buffer = io.BytesIO()
-    plain: dict[str, Any] = {name: array.cpu().numpy() for name, array in arrays.items()}
+    plain: dict[str, Any] = {
+        name: array.cpu().numpy() if isinstance(array, Tensor) else array
+        for name, array in arrays.items()
+    }
     np.savez_compressed(buffer, **plain)
     return buffer.getvalue()
 
