@@ -1,8 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orbitset.datasets.table import ImageTable
+from orbitset.recipes.described import described_exclusions, described_orbits
 from orbitset.recipes.exclusions import neighbours
 
 
@@ -72,3 +74,20 @@ def test_one_order_under_two_names_is_left_out_once():
     assert [str(found) for found in neighbours(table, ["thing"], {"view", "shot"})] == [
         "frame:1step"
     ]
+
+
+@pytest.mark.parametrize(
+    ("exclude", "hint"),
+    [
+        (("light", "view:2steps"), "of the first: --exclude light,view:2steps:circular"),
+        (("view:2steps:circular",), "(--exclude none keeps them)"),
+        (("light",), "with the same light"),
+    ],
+)
+def test_a_line_that_may_be_a_circle_is_printed_with_the_option_that_says_so(
+    small_faces, exclude, hint
+):
+    config = small_faces()
+    config = replace(config, evaluation=replace(config.evaluation, exclude=exclude))
+    assert described_exclusions(config).endswith(hint)
+    assert described_exclusions(config) in described_orbits(config)

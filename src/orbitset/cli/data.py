@@ -95,6 +95,7 @@ def data_check(
 def _next_step(source: str, orbit: str | None, canonical: str | None, crops: Path | None) -> str:
     """The command that trains on the data, or why that would be refused."""
     from orbitset.recipes.compose import compose
+    from orbitset.recipes.described import described_exclusions
     from orbitset.recipes.own_images import OrbitOptions
     from orbitset.recipes.request import Request
 
@@ -103,12 +104,14 @@ def _next_step(source: str, orbit: str | None, canonical: str | None, crops: Pat
     try:
         composed = compose(Request(source=source, observed=observed))
         length = _length(composed)
+        excluded = described_exclusions(composed.config) if composed.config.is_observed else ""
     except OrbitsetError as error:
         return f"train would refuse this: {error}"
     words = ["orbitset", "train", source]
     for name, value in (("--orbit", orbit), ("--canonical", canonical), ("--crops", crops)):
         words += [] if value is None else [name, str(value)]
-    return f"{length}next: {shlex.join(words)}"
+    lines = (excluded, length, f"next: {shlex.join(words)}")
+    return "\n".join(filter(None, lines))
 
 
 def _length(composed: "Composed") -> str:
@@ -127,7 +130,7 @@ def _length(composed: "Composed") -> str:
     limit = f"; --minutes {_SHORTER} trains for less" if seconds > 60 * _SHORTER else ""
     return (
         f"training would show {at_most}{images:,} images: about {duration_in_words(seconds)} here "
-        f"({device}), besides its evaluations{limit}\n"
+        f"({device}), besides its evaluations{limit}"
     )
 
 

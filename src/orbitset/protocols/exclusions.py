@@ -8,7 +8,7 @@ Shapes: N images, G series of a label.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -70,6 +70,14 @@ class Exclusion:
     def has_neighbours(self) -> bool:
         """Whether it leaves out neighbours, and not images with an equal value."""
         return self.within is not None or self.steps is not None
+
+    def as_circle(self) -> "Exclusion":
+        """The same, with the last of those that are counted in steps as a neighbour of the first.
+
+        >>> str(Exclusion.parse("view:2steps").as_circle()), str(Exclusion.parse("light").as_circle())
+        ('view:2steps:circular', 'light')
+        """
+        return replace(self, around="circular") if self.steps else self
 
     @property
     def rule(self) -> Rule:

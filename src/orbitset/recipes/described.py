@@ -25,13 +25,6 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
         target = _CHOSEN[orbits.chosen]
     by = evaluation.split_by
     validation = f"{_few(evaluation.validation)} to validate, " if evaluation.validation else ""
-    left_out = ""
-    if evaluation.exclude:
-        left_out = f"images of the same {orbits.label} {left_out_in_words(evaluation.exclude)}"
-        if any(Exclusion.parse(text).has_neighbours for text in evaluation.exclude):
-            left_out += ": neighbours are nearly the same picture (--exclude none keeps them)"
-    elif evaluation.apart:
-        left_out = f"frames nearer than {evaluation.apart}"
     size = "the images' own size" if orbits.size_px is None else f"{orbits.size_px} px"
     alike = f", by {orbits.alike}, {orbits.alike_values} at a time" if orbits.alike else ""
     parts = [
@@ -53,7 +46,7 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
         ]
     lines = [
         *parts,
-        *([f"retrieval leaves out {left_out}"] if left_out else []),
+        *filter(None, [described_exclusions(config)]),
         *([f"classes of {orbits.classes} are learned beside them"] if orbits.classes else []),
         *([f"codes ignore {', '.join(orbits.ignore)}"] if orbits.ignore else []),
         f"{size}, {'colour' if orbits.is_colour else 'grey'}; batches of {orbits.orbits_per_batch} orbits x "
@@ -61,6 +54,25 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
         *([f"images change in training: {orbits.augmentation}"] if orbits.augmentation else []),
     ]
     return "\n".join(lines)
+
+
+def described_exclusions(config: Experiment) -> str:
+    """What retrieval leaves out, in words; nothing where it leaves out nothing."""
+    evaluation = config.evaluation
+    if not evaluation.exclude:
+        apart = evaluation.apart
+        return f"retrieval leaves out frames nearer than {apart}" if apart else ""
+    words = (
+        f"retrieval leaves out images of the same {config.observed.label} "
+        f"{left_out_in_words(evaluation.exclude)}"
+    )
+    exclusions = [Exclusion.parse(text) for text in evaluation.exclude]
+    if any(exclusion.has_neighbours for exclusion in exclusions):
+        words += ": neighbours are nearly the same picture (--exclude none keeps them)"
+    if any(exclusion.steps and not exclusion.around for exclusion in exclusions):
+        circles = ",".join(str(exclusion.as_circle()) for exclusion in exclusions)
+        words += f"; if the last is a neighbour of the first: --exclude {circles}"
+    return words
 
 
 def described_network(config: Experiment, why: str | None) -> str:

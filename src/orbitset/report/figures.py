@@ -79,8 +79,6 @@ def tsne_maps(
 ) -> Figure:
     """The same test images in the planes of several methods, in the same colours; `names` are those of the
     labels in ascending order."""
-    classes = np.unique(labels)
-    names = [_shortened(str(name)) for name in (classes if names is None else names)]
     columns = min(4, len(maps))
     rows = -(-len(maps) // columns)
     side = 4.2 if len(maps) == 1 else 2.4
@@ -95,7 +93,7 @@ def tsne_maps(
         if len(dots) <= 20:
             figure.legend(
                 dots,
-                names,
+                [_shortened(str(name)) for name in (np.unique(labels) if names is None else names)],
                 loc="outside right center",
                 markerscale=2 if len(maps) == 1 else 3,
                 handletextpad=0.1,
