@@ -58,3 +58,15 @@ def count_of(number: int, noun: str) -> str:
     ('1 image', '1,200 images')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def started_otherwise(path: object, changes: str = "") -> ConfigError:
+    """The error where a run is to go on with other settings.
+
+    >>> str(started_otherwise("runs/mine", "seed: 0 → 1"))[:57]
+    'runs/mine was started with other settings (seed: 0 → 1) ('
+    """
+    return ConfigError(
+        f"{path} was started with other settings{changes and f' ({changes})'}",
+        hint="resume with the settings it was started with, or choose another folder with --out",
+    )

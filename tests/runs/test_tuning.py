@@ -1,7 +1,8 @@
 import json
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,12 +10,13 @@ import pytest
 from orbitset.config import with_settings
 from orbitset.datasets.source import Single
 from orbitset.errors import ConfigError, OrbitsetError, RunError
+from orbitset.protocols import ProtocolSettings
 from orbitset.recipes.affine_images import affine_digits, affine_images
 from orbitset.recipes.experiment import read_experiment
 from orbitset.run_folder import Run
 from orbitset.runs.prepare import open_images
 from orbitset.runs.train import train
-from orbitset.runs.tuning import Search, stored_search, tune
+from orbitset.runs.tuning import Search, check_searchable, stored_search, tune
 from orbitset.training.progress import Silent
 
 SMALL = [
@@ -405,3 +407,13 @@ def test_as_many_images_as_train_shows_unless_told(small_faces):
     base = small_faces()
     search = Search(bases={"OJ": base}, images=None)
     assert search.of_method(base).base.train == base.train
+
+
+def test_a_protocol_whose_settings_do_not_choose_validation_images_cannot_be_searched_by():
+    @dataclass(frozen=True)
+    class Settings(ProtocolSettings):
+        orbits: int = 50
+
+    base = SimpleNamespace(evaluation=Settings(), protocol="my_protocols:Mine", is_observed=False)
+    with pytest.raises(ConfigError, match="my_protocols:Mine: it cannot be scored on validation"):
+        check_searchable(base)

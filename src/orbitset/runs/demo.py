@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from orbitset.config import to_dict
-from orbitset.errors import ConfigError
+from orbitset.errors import ConfigError, started_otherwise
 from orbitset.recipes.affine_images import affine_digits
 from orbitset.recipes.experiment import Experiment, read_experiment
 from orbitset.run_folder import Run
@@ -52,10 +52,7 @@ def run_demo(
     if not (resume and run.exists):
         run.check_free(overwrite=overwrite, kind="demo")
     elif run.config != description:
-        raise ConfigError(
-            f"{run.path} was started with other settings",
-            hint="resume with the settings it was started with, or choose another folder with --out",
-        )
+        raise started_otherwise(run.path)
     rows: list[dict[str, Any]] = []
     results: dict[str, Any] = {}
     with run.locked():

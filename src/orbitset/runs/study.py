@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from orbitset.errors import ConfigError, RunError
+from orbitset.errors import RunError, started_otherwise
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.study import Line, Study, changed, extends
 from orbitset.results.recorded import read_recorded, stored_study
@@ -34,10 +34,7 @@ def run_study(
             is_usage=True,
         )
     elif not extends(study, stored_study(run)):
-        raise ConfigError(
-            f"{run.path} was started with other settings ({changed(stored_study(run), study)})",
-            hint="resume with the settings it was started with, or choose another folder with --out",
-        )
+        raise started_otherwise(run.path, changed(stored_study(run), study))
     with run.locked():
         if not (resume and run.exists):
             run.create(description, overwrite=overwrite, kind="study")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from orbitset.config import differences, to_dict
 from orbitset.encoders import Encoder, without_transformer
-from orbitset.errors import ConfigError, RunError, count_of
+from orbitset.errors import RunError, count_of, started_otherwise
 from orbitset.files import write_atomically
 from orbitset.models.folder import read_description
 from orbitset.protocols.images import Opened
@@ -303,10 +303,7 @@ def _is_finished(config: Experiment, images: Images, run: Run) -> bool:
     """Whether nothing is left to do; an error if the run cannot go on."""
     changed = differences(read_experiment(run.config), config)
     if changed:
-        raise ConfigError(
-            f"{run.path} was started with other settings ({'; '.join(changed)})",
-            hint="resume with the settings it was started with, or choose another folder with --out",
-        )
+        raise started_otherwise(run.path, "; ".join(changed))
     if _is_complete(config, run):
         return True
     if change := data_change(config.data, images, run):

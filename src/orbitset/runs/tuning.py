@@ -11,12 +11,12 @@ tries for failing.
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from orbitset.config import differences, to_dict
 from orbitset.datasets.source import open_source
-from orbitset.errors import ConfigError, OrbitsetError, RunError
+from orbitset.errors import ConfigError, OrbitsetError, RunError, started_otherwise
 from orbitset.protocols import ObservedSplit
 from orbitset.protocols.images import load_parts
 from orbitset.recipes.experiment import Experiment, check_experiment, read_experiment
@@ -120,7 +120,7 @@ def _with_length(base: Experiment, epochs: float) -> Experiment:
 
 def check_searchable(base: Experiment) -> None:
     """Refuse what has no validation images by which settings could be chosen."""
-    if not hasattr(base.evaluation, "on"):
+    if "on" not in {setting.name for setting in fields(base.evaluation)}:
         raise ConfigError(
             f"settings cannot be searched by the protocol {base.protocol}: it cannot be scored on validation "
             "images instead of test images"
@@ -241,10 +241,7 @@ def _check_same(run: Run, search: Search, description: Mapping[str, Any]) -> Non
     if not changes and config["space"] != description["space"]:
         changes = ["the space that is searched"]
     if changes:
-        raise ConfigError(
-            f"{run.path} was started with other settings ({'; '.join(changes)})",
-            hint="resume with the settings it was started with, or choose another folder with --out",
-        )
+        raise started_otherwise(run.path, "; ".join(changes))
 
 
 def _result(search: Search, method: str, trials: list[dict[str, Any]]) -> dict[str, Any]:
