@@ -34,9 +34,48 @@ def test_the_backbone_waits_while_the_head_learns():
     assert "backbone" not in _trained(1, head_first=0.5)
 
 
+@pytest.mark.parametrize(
+    ("head_first", "unfreeze", "last_change"),
+    [(0.0, 0.0, 0), (0.2, 0.0, 2), (0.2, 0.5, 7), (1.0, 0.0, 0), (0.4, 0.6, 9)],
+)
+def test_from_the_last_change_on_the_same_weights_learn(
+    blocks_model, head_first, unfreeze, last_change
+):
+    model = blocks_model()
+    unfreezing = Unfreezing(model, steps=10, head_first=head_first, unfreeze=unfreeze)
+    assert unfreezing.last_change == last_change
+    learning = []
+    for step in range(10):
+        unfreezing(step)
+        learning.append([weight.requires_grad for weight in model.parameters()])
+    assert all(each == learning[-1] for each in learning[last_change:])
+    assert not last_change or learning[last_change - 1] != learning[-1]
+
+
+@pytest.mark.parametrize(("settings", "fast"), [({"head_first": 0.5}, [2, 3]), ({}, [0, 1, 2, 3])])
+def test_steps_after_the_last_change_are_taken_the_fast_way(monkeypatch, settings, fast):
+    """As a GPU would record them; the weights that learn are then those that learn to the end."""
+    taken = []
+
+    def fast_steps(steps, **_):
+        learns = next(steps.network.backbone.parameters()).requires_grad
+
+        def take(index):
+            taken.append((index, learns))
+            return steps(index)
+
+        return take, "recorded"
+
+    plain = _trained(4, **settings)
+    monkeypatch.setattr("orbitset.training.steps.fast_steps", fast_steps)
+    assert _trained(4, **settings) == plain
+    assert [index for index, _ in taken] == fast
+    assert all(learns for _, learns in taken) or not settings
+
+
 def test_it_cannot_be_recorded_as_one_step():
     with pytest.raises(ConfigError, match="which weights learn changes on the way"):
-        _trained(1, head_first=0.5, engine="fast")
+        _trained(2, head_first=0.5, engine="fast")
 
 
 def test_a_share_of_the_training_is_asked_for():

@@ -175,7 +175,7 @@ def fit(
     do_step, how = choose_steps(
         *(config.engine, model, objective, learner.optimizer, batches, monitor),
         use_bfloat16=in_bfloat16(config.precision, device),
-        changes=unfreezing.has_stages,
+        last_change=unfreezing.last_change,
         note=lambda message: progress.note(f"{label}: {message}"),
     )
     if device.type == "cuda":

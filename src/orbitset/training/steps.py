@@ -107,6 +107,24 @@ class ReferenceSteps(Steps):
             return super().__call__(index)
 
 
+class SettlingSteps:
+    """Plain steps as long as the weights that learn change, then the fastest there are."""
+
+    def __init__(self, steps: Steps, last_change: int, note: Callable[[str], None]) -> None:
+        self.steps, self.last_change, self.note = steps, last_change, note
+        self.settled: Callable[[int], Terms] | None = None
+
+    def __call__(self, index: int) -> Terms:
+        if index < self.last_change:
+            return self.steps(index)
+        if self.settled is None:
+            fast, word = fast_steps(self.steps, required=False, note=self.note)
+            self.settled = fast or self.steps
+            if fast is not None:
+                self.note(f"all that learns does so from step {index:,} on: {word}")
+        return self.settled(index)
+
+
 def choose_steps(
     engine: Engine,
     network: nn.Module,
@@ -116,20 +134,22 @@ def choose_steps(
     monitor: Monitor,
     *,
     use_bfloat16: bool,
-    changes: bool = False,
+    last_change: int = 0,
     note: Callable[[str], None] = lambda message: None,
 ) -> tuple[Callable[[int], Terms], str]:
     """The fastest way to take the steps of this training, and a word on which it is.
 
-    `changes` says that which weights learn changes on the way. What turns out later, such as that a step
-    cannot be taken the fast way, goes to `note`.
+    Which weights learn changes until step `last_change`, and until then steps are plain. What turns out
+    later, such as that a step cannot be taken the fast way, goes to `note`.
     """
     parts = (network, loss, optimizer, batches, monitor, use_bfloat16)
     if engine == "reference":
         return ReferenceSteps(*parts), "reference"
     steps = Steps(*parts)
+    if last_change and engine == "auto":
+        return SettlingSteps(steps, last_change, note), f"reference until step {last_change:,}"
     fast, word = None, "which weights learn changes on the way (train.head_first, train.unfreeze)"
-    if not changes:
+    if not last_change:
         fast, word = fast_steps(steps, required=engine == "fast", note=note)
     if fast is not None:
         return fast, word

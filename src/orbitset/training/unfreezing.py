@@ -20,6 +20,7 @@ class Unfreezing:
         self, model: nn.Module, *, steps: int, head_first: float, unfreeze: float = 0.0
     ) -> None:
         self._parts: list[tuple[int, list[nn.Parameter]]] = []
+        self._steps = steps
         if not head_first and not unfreeze:
             return
         weights = {name: w for name, w in backbone_weights(model).items() if w.requires_grad}
@@ -30,9 +31,9 @@ class Unfreezing:
             self._parts.append((math.ceil(steps * share), learning))
 
     @property
-    def has_stages(self) -> bool:
-        """Whether the weights that learn change on the way."""
-        return any(at > 0 for at, _ in self._parts)
+    def last_change(self) -> int:
+        """The step from which on the same weights learn; 0 if they do throughout."""
+        return max((at for at, _ in self._parts if at < self._steps), default=0)
 
     def __call__(self, step: int) -> None:
         for at, weights in self._parts:
