@@ -269,7 +269,7 @@ def main() -> int:
     if options.data is None:
         parser.error("--data is needed to train")
     about = record.environment("scikit-learn")
-    also = {"commit": about["commit"], "versions": about["versions"], "device": options.device}
+    also = own.about_line(about, options.device)
     jobs = own.missing(planned(1 if options.smoke else options.seeds, images), options.out)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"  # decoded images of pie32 must not stay

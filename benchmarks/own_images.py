@@ -228,6 +228,15 @@ def scores_by_manifest(manifests: Mapping[str, Path], device: str, job: Job) -> 
     return scores(job, manifests[job.data], device)
 
 
+def about_line(about: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """What each line says of where it was recorded."""
+    import torch
+
+    gpu = {"gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
+    known = {name: about[name] for name in ("commit", "versions")}
+    return {**known, "device": device, "hardware": {**about["hardware"], **gpu}}
+
+
 Scored = Callable[[Job], dict[str, Any]]
 
 
@@ -287,26 +296,35 @@ def run_jobs(
 
 def table(lines: Sequence[dict[str, Any]], side: str, images: dict[str, int]) -> str:
     """Markdown: AUC, top-1 and one-shot accuracy of each row on each set, means over seeds with s.d."""
-    scored: dict[str, dict[str, list[dict[str, float]]]] = {}
+    scored: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in _ORDER}
     for line in lines:
         start = line["row"].partition(":")[0]
         if "error" in line or line["images"] not in (0, images.get(start, 0)):
             continue
-        scored.setdefault(line["row"], {}).setdefault(line["data"], []).append(line["scores"][side])
+        scored[line["row"]].setdefault(line["data"], []).append(line["scores"][side])
         if start == "pretrained":
-            scored.setdefault("frozen", {}).setdefault(line["data"], []).append(line["start"][side])
-    head = ["", *(f"{data}: AUC, top-1, one-shot" for data in SETS)]
+            scored["frozen"].setdefault(line["data"], []).append(line["start"][side])
+    head = ["AUC<br>top-1<br>one-shot", *SETS]
     rows = [
-        [row, *(_cell(by_set.get(data, [])) for data in SETS)] for row, by_set in scored.items()
+        [row, *(_cell(by_set.get(data, [])) for data in SETS)]
+        for row, by_set in scored.items()
+        if by_set
     ]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
+_ORDER = (
+    "pixels",
+    *(f"scratch: {row}" for row in ROWS),
+    "frozen",
+    *(f"pretrained: {row}" for row in ROWS),
+)
+
+
 def _cell(values: Sequence[dict[str, float]]) -> str:
-    cells = []
-    for name in MEASURES if values else ():
-        cells.append(mean_and_sd([value[name] for value in values]))
-    return ", ".join(cells)
+    return "<br>".join(
+        mean_and_sd([value[name] for value in values]) for name in MEASURES if values
+    )
 
 
 def mean_and_sd(numbers: Sequence[float]) -> str:
@@ -342,7 +360,7 @@ def main() -> int:
     if options.data is None:
         parser.error("--data is needed to train")
     about = record.environment("pytorch-metric-learning")
-    also = {"commit": about["commit"], "versions": about["versions"], "device": options.device}
+    also = about_line(about, options.device)
     jobs = missing(planned(options.seeds, options.share), options.out)
     manifests = {name: write_manifest(options.data, SETS[name]) for name in {j.data for j in jobs}}
     run_jobs(

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import recorded as own
+
 from orbitset.cli.main import command_names
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.faces import PAPER, Split
@@ -57,6 +59,16 @@ def record_of(name: str) -> RecordedStudy:
 
 def recorded(name: str) -> str:
     match name:
+        case "own-images":
+            return own.scores("te", 1.0)
+        case "own-images-tenth":
+            return own.scores("te", 0.1)
+        case "own-images-validation":
+            return own.scores("va", 1.0)
+        case "own-images-ignoring":
+            return own.ignored()
+        case "own-images-adaptation":
+            return own.adaptation()
         case "in-short":
             return in_short()
         case "training-speed":
