@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from orbitset.config import bounded, check_fields
 from orbitset.errors import ConfigError
 
 _AROUND = 20
@@ -30,22 +31,18 @@ class SegmentConfig:
     What is left at the end of a scene is a shorter segment if it has half the length, and at least 2 frames.
     """
 
-    length: int = 16
+    length: int = bounded(16, at_least=2)
     """Frames of a segment"""
-    stride: int = 1
+    stride: int = bounded(1, at_least=1)
     """One of so many frames is taken"""
-    gap: int = 0
+    gap: int = bounded(0, at_least=0)
     """Frames left out between the last of a segment and the first of the next"""
     scene_cuts: float | None = 3.0
     """Segments do not cross a change of the picture that is so many times what is usual around it; None takes
     each video for one scene"""
 
     def __post_init__(self) -> None:
-        for name, least in (("length", 2), ("stride", 1), ("gap", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"segments.{name} is {getattr(self, name)}; give at least {least}"
-                )
+        check_fields(self, "segments")
         if self.scene_cuts is not None and not 1 <= self.scene_cuts < math.inf:
             raise ConfigError(
                 f"segments.scene_cuts is {self.scene_cuts}; give at least 1, or None to look for none"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from orbitset.config import differences, to_dict
+from orbitset.config import bounded, check_fields, differences, to_dict
 from orbitset.datasets.source import open_source
 from orbitset.errors import ConfigError, OrbitsetError, RunError, started_otherwise
 from orbitset.protocols import ObservedSplit
@@ -39,13 +39,13 @@ class Search:
     """A search for settings."""
 
     bases: Mapping[str, Experiment]
-    trials: int = 20
+    trials: int = bounded(20, at_least=1)
     """Trials of every method, the recipe's own settings among them"""
-    images: int | None = 2_000_000
+    images: int | None = bounded(2_000_000, at_least=1)
     """Images shown in every trial; None for as many as the base shows"""
-    seeds: int = 1
+    seeds: int = bounded(1, at_least=1)
     """Seeds that every trial is trained with, which multiplies the images"""
-    seed: int = 0
+    seed: int = bounded(0, at_least=0)
     """The seed of the proposals, and the first that every trial is trained with"""
     fixed: tuple[str, ...] = ()
     """Names of settings that stay as they are in the bases"""
@@ -55,9 +55,7 @@ class Search:
     def __post_init__(self) -> None:
         if not self.bases:
             raise ConfigError("a search needs at least one method")
-        for name, least in (("trials", 1), ("images", 1), ("seeds", 1), ("seed", 0)):
-            if (number := getattr(self, name)) is not None and number < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; give at least {least}")
+        check_fields(self)
         for name in self.fixed:
             if name in _DECIDED:
                 raise ConfigError(
