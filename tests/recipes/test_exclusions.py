@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from orbitset.datasets.table import ImageTable
+from orbitset.errors import ConfigError
+from orbitset.orbits.observed import ObservedConfig
 from orbitset.recipes.described import described_exclusions, described_orbits
-from orbitset.recipes.exclusions import neighbours
+from orbitset.recipes.exclusions import excluded, neighbours
 
 
 def found(values):
@@ -91,3 +93,15 @@ def test_a_line_that_may_be_a_circle_is_printed_with_the_option_that_says_so(
     config = replace(config, evaluation=replace(config.evaluation, exclude=exclude))
     assert described_exclusions(config).endswith(hint)
     assert described_exclusions(config) in described_orbits(config)
+
+
+def test_neighbours_that_are_misspelt_are_refused_with_how_they_are_written():
+    columns = {"thing": ("x", "x"), "view": ("1", "2"), "at:x": ("1", "2")}
+    table = ImageTable.numbered("t", Path(), ["0", "1"], columns)
+    orbits = ObservedConfig(orbit=("thing",), label="thing")
+    with pytest.raises(ConfigError, match="--exclude view:2stps is not understood; name a factor"):
+        excluded(table, table, orbits, requested=["view:2stps"])
+    assert excluded(table, table, orbits, requested=["at:x", "at:x:1step"]) == (
+        "at:x",
+        "at:x:1step",
+    )

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from statistics import median
 
 from orbitset.datasets.table import ImageTable
+from orbitset.errors import ConfigError
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.protocols.exclusions import Exclusion, series_and_number
 
@@ -37,7 +38,13 @@ def excluded(
     """
     if requested is not None:
         chosen = requested_exclusions(requested)
-        table.require([Exclusion.parse(text).factor for text in chosen])
+        for factor in (Exclusion.parse(text).factor for text in chosen):
+            if ":" in factor and factor not in table.columns:
+                raise ConfigError(
+                    f"--exclude {factor} is not understood; name a factor, or neighbours in one as "
+                    "view:2steps, view:2steps:circular, angle:30 or angle:30:360"
+                )
+            table.require([factor])
         return chosen
     assert orbits.label is not None
     labels = tested.columns[orbits.label]
