@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
@@ -25,6 +26,8 @@ TRUSTED = "ORBITSET_TRUST"
 """Environment variable with the modules that are trusted, separated by commas"""
 _MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _NAME = re.compile(rf"{_MODULE}:[^\W\d]\w*")
+_LONGEST = 300
+"""Characters of an error of outside code that are printed"""
 
 
 def is_name(text: str) -> bool:
@@ -120,7 +123,8 @@ def user_traceback(error: BaseException) -> TracebackType | None:
 
 
 def described_error(error: BaseException) -> str:
-    """Type and message of an error in trusted code, and the line of that code which it came from."""
+    """Type and message of an error in trusted code, and the line of that code which it came from. Of a long
+    message, such as the names of all weights that do not fit, it is the beginning."""
     place, trace = "", user_traceback(error)
     while trace is not None:
         if _is_trusted(str(trace.tb_frame.f_globals.get("__name__"))):
@@ -129,7 +133,8 @@ def described_error(error: BaseException) -> str:
                 file = file.relative_to(Path.cwd())
             place = f" ({file}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{place}"
+    message = textwrap.shorten(str(error), _LONGEST, placeholder=" …")
+    return f"{type(error).__name__}: {message}{place}"
 
 
 def command() -> str:

@@ -1,3 +1,4 @@
+import re
 import sys
 from types import SimpleNamespace
 
@@ -24,6 +25,13 @@ class Sized(nn.Module):
 class Bare(nn.Module):
     def forward(self, images):
         return images.flatten(1)
+
+class Filled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(20)))
+        self.load_state_dict({})
+
 
 class Demanding(nn.Module):
     def __init__(self, depth):
@@ -100,6 +108,15 @@ def test_names_of_no_network_are_refused(nets, name, word):
 def test_a_network_that_cannot_be_made_is_refused(nets):
     with pytest.raises(ConfigError, match=r"Demanding cannot be made: TypeError.*depth"):
         build_backbone("their_nets:Demanding", in_channels=1, size_px=32)
+
+
+def test_weights_that_do_not_fit_a_network_of_ones_own_are_named_in_a_line(nets):
+    with pytest.raises(
+        ConfigError, match=r"Filled cannot be made: RuntimeError: .*Missing"
+    ) as refused:
+        build_backbone("their_nets:Filled", in_channels=1, size_px=32)
+    assert "\n" not in refused.value.message and "layers.19" not in refused.value.message
+    assert re.search(r" … \(.*their_nets.py, line \d+\)$", refused.value.message)
 
 
 def test_modules_are_looked_for_where_the_program_is_called(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from torch import nn
 from orbitset.encoders.config import HF, TIMM, Features, check_network_name
 from orbitset.encoders.standardised import Standardised
 from orbitset.errors import ConfigError
-from orbitset.outside import import_named
+from orbitset.outside import described_error, import_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def build_backbone(
     try:
         network = kind(**{key: value for key, value in arguments.items() if key in parameters})
     except Exception as error:  # the user's own code
-        raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{name} cannot be made: {described_error(error)}") from error
     mean, sd = (getattr(kind, what, None) for what in ("mean", "sd"))
     return network if mean is None or sd is None else Standardised(network, mean, sd)
 
@@ -120,7 +120,7 @@ def _from_timm(name: str, in_channels: int, size_px: int, is_pretrained: bool) -
             network = timm.create_model(name, **options)
     except Exception as error:
         raise ConfigError(
-            f"timm:{name} cannot be made: {error}",
+            f"timm:{name} cannot be made: {described_error(error)}",
             hint="without a connection, train it from random weights: --set encoder.is_pretrained=false"
             if is_pretrained
             else None,
