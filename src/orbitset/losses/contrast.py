@@ -30,6 +30,8 @@ from orbitset.losses.similarity import (
 )
 from orbitset.losses.terms import RECTIFY, Term
 
+Compared = tuple[Tensor, Mapping[str, Tensor]]
+"""A contrast, and further terms"""
 RECTIFY_WEIGHT = 10.0
 """Squared errors per pixel value begin near 0.1, and the contrast is of order 1."""
 HARD_WEIGHT = 3.0
@@ -89,9 +91,7 @@ class CosineObjective(Objective, ABC):
         return terms
 
     @abstractmethod
-    def compare(
-        self, codes: Tensor, orbits: Tensor, temperature: Tensor
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def compare(self, codes: Tensor, orbits: Tensor, temperature: Tensor) -> Compared:
         """The contrast of codes, and further terms to show."""
 
     def forward(self, codes: Tensor, batch: BatchLike, rectified: Tensor | None) -> Terms:
@@ -137,9 +137,7 @@ class InfoNCE(CosineObjective):
         if self.memory is not None:
             self.about_others = {"memory": Term("remembered codes compared with", is_part=False)}
 
-    def compare(
-        self, codes: Tensor, orbits: Tensor, temperature: Tensor
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def compare(self, codes: Tensor, orbits: Tensor, temperature: Tensor) -> Compared:
         if self.memory is None:
             return info_nce_loss(codes, orbits, temperature=temperature), {}
         others, orbits_of_others = self.memory.recalled()
@@ -181,9 +179,7 @@ class HardInfoNCE(InfoNCE):
         )
         self.hard_weight = hard_weight
 
-    def compare(
-        self, codes: Tensor, orbits: Tensor, temperature: Tensor
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def compare(self, codes: Tensor, orbits: Tensor, temperature: Tensor) -> Compared:
         contrast, _ = super().compare(codes, orbits, temperature)
         return contrast, {"hard_pairs": self.hard_weight * multi_similarity_loss(codes, orbits)}
 
@@ -206,9 +202,7 @@ class SigmoidPairs(CosineObjective):
         super().__init__(temperature, learns_temperature, rectify_weight, shapes_codes)
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
-    def compare(
-        self, codes: Tensor, orbits: Tensor, temperature: Tensor
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def compare(self, codes: Tensor, orbits: Tensor, temperature: Tensor) -> Compared:
         contrast = sigmoid_loss(codes, orbits, temperature=temperature, bias=self.bias)
         return contrast, {"bias": self.bias.detach()}
 
@@ -242,9 +236,7 @@ class OrbitPrototypes(CosineObjective):
         self.register_buffer("prototypes", torch.zeros(num_orbits, code_size))
         self.register_buffer("is_known", torch.zeros(num_orbits, dtype=torch.bool))
 
-    def compare(
-        self, codes: Tensor, orbits: Tensor, temperature: Tensor
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def compare(self, codes: Tensor, orbits: Tensor, temperature: Tensor) -> Compared:
         self.update(codes, orbits)
         known = self.prototypes, self.is_known
         return prototype_loss(codes, orbits, *known, temperature=temperature), {}
