@@ -38,6 +38,10 @@ def _by_loop(query, codes, k, dead=()):
     return rows, distance[rows]
 
 
+def _read(kind, size, trained_on, content):
+    return StoredCodes.read(kind, size, trained_on, io.BytesIO(content).read, len(content))
+
+
 def _filled(kind, codes):
     made = StoredCodes(kind, codes.shape[1])
     made.add(codes)
@@ -144,21 +148,74 @@ def test_what_is_written_is_read_and_goes_on(monkeypatch, kind):
     made = _filled(kind, codes)
     file = io.BytesIO()
     made.write(file.write)
-    read = StoredCodes.read(kind, 4, made.trained_on, io.BytesIO(file.getvalue()).read)
+    read = _read(kind, 4, made.trained_on, file.getvalue())
     read.add(codes[:5])
     assert np.array_equal(read.of(np.arange(65)), np.concatenate([codes, codes[:5]]))
     for cut in (0, 20, len(file.getvalue()) - 1):
         with pytest.raises(ValueError):
-            cut_off = io.BytesIO(file.getvalue()[:cut])
-            StoredCodes.read(kind, 4, made.trained_on, cut_off.read)
+            _read(kind, 4, made.trained_on, file.getvalue()[:cut])
 
 
-@pytest.mark.parametrize(("kind", "size"), [("hnsw", 4), ("flat", 5)])
-def test_another_index_is_refused(kind, size):
+@pytest.mark.parametrize(
+    ("kind", "size", "words"),
+    [
+        ("hnsw", 4, "begin with b'IxF2', as those of no hnsw index"),
+        ("flat", 5, "IndexFlatL2 of 4 entries"),
+    ],
+)
+def test_another_index_is_refused(kind, size, words):
     file = io.BytesIO()
     _filled("flat", _codes(3, 0)).write(file.write)
-    with pytest.raises(ValueError, match="IndexFlatL2 of 4 entries"):
-        StoredCodes.read(kind, size, None, io.BytesIO(file.getvalue()).read)
+    with pytest.raises(ValueError, match=words):
+        _read(kind, size, None, file.getvalue())
+
+
+def test_faiss_is_not_asked_for_an_index_of_a_kind_that_is_never_written(monkeypatch):
+    """Its readers have been written past the end of memory by files that were made for it."""
+
+    def fail(*_):
+        pytest.fail("read")
+
+    _small_lists(monkeypatch)
+    made = _filled("ivf", _codes(60, 1))
+    file = io.BytesIO()
+    made.write(file.write)
+    around_others = bytearray(file.getvalue())
+    around_others[53:57] = b"IxPq"
+    product = faiss.serialize_index(faiss.IndexPQ(4, 2, 4)).tobytes()
+    monkeypatch.setattr(faiss, "read_index", fail)
+    for kind in KINDS:
+        trained_on = made.trained_on if kind == "ivf" else None
+        with pytest.raises(ValueError, match="begin with b'IxPq', as those of no"):
+            _read(kind, 4, trained_on, product)
+    with pytest.raises(ValueError, match="centres of its lists begin with b'IxPq'"):
+        _read("ivf", 4, made.trained_on, bytes(around_others))
+
+
+def test_lists_that_do_not_hold_every_row_once_are_refused(monkeypatch):
+    _small_lists(monkeypatch)
+    made = _filled("ivf", _codes(60, 1))
+    lists = made._faiss.invlists
+    number = next(at for at in range(made._faiss.nlist) if lists.list_size(at))
+    ids = faiss.rev_swig_ptr(lists.get_ids(number), lists.list_size(number))
+    for row in (60, -1, (ids[0] + 1) % 60):
+        ids[0] = row
+        file = io.BytesIO()
+        made.write(file.write)
+        with pytest.raises(ValueError, match="its lists do not hold every row once"):
+            _read("ivf", 4, made.trained_on, file.getvalue())
+
+
+def test_a_vector_that_is_longer_than_the_file_is_not_made(monkeypatch):
+    file = io.BytesIO()
+    _filled("flat", _codes(3, 0)).write(file.write)
+    content = bytearray(file.getvalue())
+    at = content.index((12).to_bytes(8, "little"), 30)  # entries of 3 codes
+    for rows in (2**33, 2**20):
+        content[8:16] = rows.to_bytes(8, "little")
+        content[at : at + 8] = (4 * rows).to_bytes(8, "little")
+        with pytest.raises(ValueError, match="byte|limit|size"):
+            _read("flat", 4, None, bytes(content))
 
 
 def test_lists_are_made_when_there_are_enough_rows_and_anew_when_there_are_many_more(monkeypatch):

@@ -112,7 +112,10 @@ def read_state(folder: Path) -> State:
         if not isinstance(names, list) or not all(isinstance(name, str | None) for name in names):
             raise ValueError("items.json is no list of names")
         with archive.open("codes.faiss") as file:
-            codes = StoredCodes.read(header.kind, header.code_size, header.trained_on, file.read)
+            size = archive.getinfo("codes.faiss").file_size
+            codes = StoredCodes.read(
+                header.kind, header.code_size, header.trained_on, file.read, size
+            )
         if len(codes) != len(names):
             raise ValueError(f"it has {len(codes)} codes and {len(names)} names")
     return State(header, codes, names)

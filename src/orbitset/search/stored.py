@@ -6,8 +6,11 @@ kind of index, and for a flat one also which rows are found and in which order.
 Shapes: N rows, Q queries, K places, C candidates, D code entries, B rows of one block.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +35,10 @@ _EFFORT = 64
 _MORE = 32
 """Candidates of a flat index beyond k"""
 _BLOCK_BYTES = 2**20
+_NAMES: dict[Kind, bytes] = {"flat": b"IxF2", "ivf": b"IwFl", "hnsw": b"IHNf"}
+"""What FAISS begins an index of each kind with"""
+_HEAD_BYTES = 57
+"""Up to the name of the index of the centres of lists"""
 
 
 class StoredCodes:
@@ -46,18 +53,35 @@ class StoredCodes:
 
     @classmethod
     def read(
-        cls, kind: Kind, code_size: int, trained_on: int | None, source: Callable[[int], bytes]
+        cls,
+        kind: Kind,
+        code_size: int,
+        trained_on: int | None,
+        source: Callable[[int], bytes],
+        num_bytes: int,
     ) -> "StoredCodes":
-        """Read what `write` wrote through a file's read method; raises ValueError if it is something else."""
+        """Read what `write` wrote, which is so many bytes, through a file's read method; raises ValueError if
+        it is something else.
+
+        FAISS believes what it reads, of any of its many kinds of index. It is asked for those alone that are
+        written here.
+        """
         faiss = load_faiss()
         stored = cls(kind, code_size)
+        begun = source(_HEAD_BYTES)
+        _check_kind(begun, "flat" if kind == "ivf" and trained_on is None else kind)
+        whole = itertools.chain([begun], iter(partial(source, _BLOCK_BYTES), b""))
         try:
-            index = faiss.read_index(faiss.PyCallbackIOReader(source, _BLOCK_BYTES))
+            with _vectors_up_to(num_bytes):
+                index = faiss.read_index(faiss.PyCallbackIOReader(_reader(whole), _BLOCK_BYTES))
         except RuntimeError as error:
             raise ValueError(str(error).rsplit("Error: ", 1)[-1]) from None
         expected = type(stored._faiss) if trained_on is None else faiss.IndexIVFFlat
-        if type(index) is not expected or index.d != code_size:
+        is_ours = type(index) is expected and index.metric_type == faiss.METRIC_L2
+        if not is_ours or index.d != code_size:
             raise ValueError(f"it holds an {type(index).__name__} of {index.d} entries")
+        if trained_on is not None:
+            _check_lists(index)
         stored._faiss, stored.trained_on = index, trained_on
         return stored
 
@@ -221,6 +245,64 @@ class StoredCodes:
         for rows_B in self._blocks(rows_N):
             index.add(self.of(rows_B))
         self._faiss = index
+
+
+def _check_kind(begun: bytes, kind: Kind) -> None:
+    """Refuse an index of another kind by the names that stand at its beginning, before FAISS reads it."""
+    if begun[:4] != _NAMES[kind]:
+        raise ValueError(f"its codes begin with {begun[:4]!r}, as those of no {kind} index do")
+    centres = begun[_HEAD_BYTES - 4 :]
+    if kind == "ivf" and centres != _NAMES["flat"]:
+        raise ValueError(f"the centres of its lists begin with {centres!r}, as no flat index does")
+
+
+def _reader(parts: Iterator[bytes]) -> Callable[[int], bytes]:
+    """A file's read method for content in parts."""
+    left = b""
+
+    def read(size: int) -> bytes:
+        nonlocal left
+        while len(left) < size and (part := next(parts, b"")):
+            left += part
+        taken, left = left[:size], left[size:]
+        return taken
+
+    return read
+
+
+@contextmanager
+def _vectors_up_to(num_bytes: int) -> Iterator[None]:
+    """Inside, FAISS makes no vector that is longer than the file, whatever that says, if it is new enough."""
+    faiss = load_faiss()
+    if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
+        yield
+        return
+    before = faiss.get_deserialization_vector_byte_limit()
+    faiss.set_deserialization_vector_byte_limit(num_bytes)
+    try:
+        yield
+    finally:
+        faiss.set_deserialization_vector_byte_limit(before)
+
+
+def _check_lists(index: Any) -> None:
+    """Refuse lists that do not hold every row once; where each row is, is found anew and not believed."""
+    faiss = load_faiss()
+    lists = index.invlists
+    rows = [
+        faiss.rev_swig_ptr(lists.get_ids(number), lists.list_size(number))
+        for number in range(index.nlist)
+        if lists.list_size(number)
+    ]
+    centres = faiss.downcast_index(index.quantizer)
+    stated = (centres.d, centres.ntotal, centres.metric_type, index.is_trained)
+    if stated != (index.d, index.nlist, faiss.METRIC_L2, True):
+        raise ValueError("its lists have no centres, or too many")
+    row_N = np.sort(np.concatenate([np.empty(0, np.int64), *rows]))
+    if len(row_N) != index.ntotal or not np.array_equal(row_N, np.arange(len(row_N))):
+        raise ValueError("its lists do not hold every row once")
+    index.set_direct_map_type(faiss.DirectMap.NoMap)
+    index.make_direct_map()
 
 
 def load_faiss() -> Any:
