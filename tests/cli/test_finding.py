@@ -149,6 +149,16 @@ def test_images_are_recognised(orbitset, model_folder, photos, zero, tmp_path):
     assert found["rejects_by"] == "given" and found["reject_above"] == 100
 
 
+def test_classes_stand_above_each_other_whatever_their_length(
+    orbitset, model_folder, photos, tmp_path
+):
+    shutil.copytree(photos / "ant", tmp_path / "known" / "a-class-with-a-long-name")
+    shutil.copytree(photos / "bee", tmp_path / "known" / "bee")
+    classify = ["classify", model_folder, photos, "--examples", tmp_path / "known", "--closed"]
+    header, *lines = orbitset(*classify).stdout.splitlines()
+    assert {line.index("/") for line in lines} == {header.index("image")}
+
+
 def test_classes_without_readable_examples_are_named(
     orbitset, fails, model_folder, photos, tmp_path
 ):

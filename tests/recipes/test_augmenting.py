@@ -61,7 +61,8 @@ def test_images_that_would_become_others_stay_as_they_are(tmp_path):
 
 SHORT = [
     ({"epochs": 9.5}, "a training of 9.5 epochs"),
-    ({"has_time_limit": True}, "a training with a time limit, which may be short"),
+    ({"epochs": 1.0}, "a training of 1 epoch"),
+    ({"has_time_limit": True}, "a training with a time limit, which may be short,"),
 ]
 
 

@@ -184,7 +184,7 @@ def test_one_label_or_one_orbit_is_too_few(face_manifest, tmp_path):
     lines = face_manifest.read_text().splitlines()
     alone = face_manifest.with_name("alone.csv")
     alone.write_text("\n".join([lines[0], *(row for row in lines if ",p0," in row)]))
-    with pytest.raises(ConfigError, match="person has 1 values .* say how to split with --split"):
+    with pytest.raises(ConfigError, match="person has 1 value .* .say how to split with --split"):
         described(alone)
     with pytest.raises(DataError, match="has 1 orbits to train on"):
         described(alone, orbit=["person"], split="session=1/2")
@@ -338,3 +338,14 @@ def test_segments_of_videos_are_orbits(tmp_path, monkeypatch):
             Opened(open_source(str(tmp_path / "clip.mkv"))),
             settings={"video.segments.length": "100"},
         )
+
+
+def test_too_few_sub_folders_are_refused_with_what_was_left_out(photos, tmp_path):
+    """A folder has no other column to split by."""
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos" / "lone").mkdir()
+    shutil.copy(photos / "ant" / "1.png", tmp_path / "photos" / "lone")
+    words = "orbit has 3 values in .*: at least 4 are needed; left out: row 10: .*has 1 member"
+    with pytest.raises(ConfigError, match=words) as info:
+        observed_images(open_source(str(tmp_path / "photos")))
+    assert info.value.hint is None

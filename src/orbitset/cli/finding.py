@@ -220,8 +220,11 @@ def classify(
         "unknown": list(result.unknown),
         "images": [{"path": path} | asdict(guess) for path, guess in rows],
     }
-    lines = [f"{'class':<16} {'distance':>10}  image"]
-    lines += [f"{guess.label or '–':<16} {guess.distance:>10.4g}  {path}" for path, guess in rows]
+    width = max([16, *(len(guess.label or "") for _, guess in rows)])
+    lines = [f"{'class':<{width}} {'distance':>10}  image"]
+    lines += [
+        f"{guess.label or '–':<{width}} {guess.distance:>10.4g}  {path}" for path, guess in rows
+    ]
     model_options.finish(as_json, content, lines, result.problems)
     for label in result.unknown:
         say(

@@ -15,7 +15,7 @@ from orbitset.datasets.segments import VideoConfig
 from orbitset.datasets.source import Outside, Source, TableSource
 from orbitset.datasets.table import ImageTable, OnProblem, Problem, named, stop_if_any
 from orbitset.encoders.config import EncoderConfig
-from orbitset.errors import ConfigError, DataError, check_choice
+from orbitset.errors import ConfigError, DataError, check_choice, count_of
 from orbitset.orbits.observed import ObservedConfig
 from orbitset.protocols import PairsSettings
 from orbitset.protocols.images import Opened, decoding, grouping
@@ -351,9 +351,12 @@ def _column_split(table: ImageTable, orbits: ObservedConfig) -> Parts:
 def _random_split(table: ImageTable, label: str, *, is_pretrained: bool) -> Parts:
     values = sorted(set(table.columns[label]))
     if len(values) < _FEWEST_LABELS:
+        unusable = f"; left out: {named(table.left_out)}" if table.left_out else ""
+        has_others = len(table.columns) > 1
         raise ConfigError(
-            f"{label} has {len(values)} values in {table.source}, too few to train on some and test on "
-            "others; say how to split with --split, such as session=1/2"
+            f"{label} has {count_of(len(values), 'value')} in {table.source}, too few to train on some and "
+            f"test on others: at least {_FEWEST_LABELS} are needed{unusable}",
+            hint="say how to split with --split, such as session=1/2" if has_others else None,
         )
     order = torch.randperm(len(values), generator=stream("tested labels")).tolist()
     num_test = max(2, round(len(values) * _TESTED_SHARE))

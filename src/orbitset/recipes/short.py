@@ -12,9 +12,10 @@ ENOUGH_EPOCHS = 10.0
 def why_short(config: Experiment, *, has_time_limit: bool) -> str | None:
     """In words, why a training may show every image a few times only. A time limit may make any short."""
     if has_time_limit:
-        return "a training with a time limit, which may be short"
+        return "a training with a time limit, which may be short,"
     epochs = config.train.epochs
-    return f"a training of {epochs:.3g} epochs" if epochs < ENOUGH_EPOCHS else None
+    unit = "epoch" if epochs == 1 else "epochs"
+    return f"a training of {epochs:.3g} {unit}" if epochs < ENOUGH_EPOCHS else None
 
 
 def with_spread_codes(
