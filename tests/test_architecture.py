@@ -70,7 +70,8 @@ MOST_LINES, MOST_PARAMETERS = 60, 10
 
 
 @pytest.mark.parametrize(
-    "package", ["losses", "encoders", "orbits", "evaluation", "models", "search"]
+    "package",
+    ["losses", "encoders", "orbits", "evaluation", "models", "protocols", "search", "uses"],
 )
 def test_parameters_of_public_names_have_no_shape_letters(package):
     module = importlib.import_module(f"orbitset.{package}")

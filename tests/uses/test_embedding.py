@@ -87,7 +87,7 @@ def test_images_of_low_confidence_are_left_out_if_asked_for(
 def test_what_cannot_be_read_is_named_and_the_rest_goes_on(model, odd):
     found = embed(model, [odd])
     assert _names(found.paths) == ["-dash.png", "größe 東京.png", "new\nline.png", "with space.png"]
-    assert np.abs(found.codes_ND - model.embed(list(found.paths))).max() < 1e-5
+    assert np.abs(found.codes - model.embed(list(found.paths))).max() < 1e-5
     reasons = [problem.reason.removeprefix(f"{odd}/") for problem in found.problems]
     assert [reason.split(" ")[0] for reason in reasons] == [
         "cut.png",
@@ -105,7 +105,7 @@ def test_both_kinds_of_file_hold_the_same(model, odd, tmp_path):
     assert summary.done == 4 and len(summary.problems) == 5
     assert _names(summary.ignored) == ["notes.txt"]
     names, codes = read_codes(tmp_path / "codes.parquet")
-    assert np.array_equal(codes, embed(model, [odd]).codes_ND)
+    assert np.array_equal(codes, embed(model, [odd]).codes)
     summary = embed_to_file(model, [odd], tmp_path / "codes.npy")
     assert summary.done == 3
     assert "new\nline.png has a line break in its name" in summary.problems[0].reason
@@ -276,7 +276,7 @@ def test_batches_encoded_side_by_side_keep_their_order(model, tmp_path, monkeypa
     monkeypatch.setattr(embeddings, "_BATCH", 3)
     found = embed(model, [tmp_path])
     alone = [model.embed([path])[0] for path in found.paths]
-    np.testing.assert_allclose(found.codes_ND, np.stack(alone), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.codes, np.stack(alone), rtol=1e-4, atol=1e-5)
 
 
 def test_the_number_of_threads_is_as_before(model, tmp_path, three_threads):

@@ -49,7 +49,7 @@ class Embedded:
     """Codes of images, and the images that could not be read."""
 
     table: ImageTable
-    codes_ND: np.ndarray
+    codes: np.ndarray
     problems: tuple[Problem, ...] = ()
 
     @property

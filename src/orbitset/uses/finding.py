@@ -139,7 +139,7 @@ def search_index(
     if not len(index):
         raise DataError(f"the index at {folder} is empty", hint="add images to it first")
     embedded = embed_table(model, _located(model, queries).table, on_progress=on_progress)
-    nearest = index.search(embedded.codes_ND, k, exclude_self=embedded.paths)
+    nearest = index.search(embedded.codes, k, exclude_self=embedded.paths)
     table = embedded.table
     boxes = table.boxes or [None] * len(table)
     return [

@@ -27,7 +27,7 @@ def find_duplicates(
         threshold = threshold_of(model, far).threshold
     check_distance("threshold", threshold)
     embedded = embed(model, images, on_progress=on_progress)
-    return find_groups(embedded.codes_ND, threshold=threshold, names=embedded.paths), embedded
+    return find_groups(embedded.codes, threshold=threshold, names=embedded.paths), embedded
 
 
 def name_threshold(model: Model, far: float, threshold: float | None) -> tuple[float, str]:

@@ -62,12 +62,12 @@ def classify(
     known = embed_table(model, table)
     labels = [classes[path] for path in known.paths]
     first = {label: path for label, path in zip(labels[::-1], known.paths[::-1], strict=True)}
-    labelled = Examples(known.codes_ND, labels, by=by)
+    labelled = Examples(known.codes, labels, by=by)
     reject_above, rejects_by = _threshold(model, labelled, reject_above, is_open, far)
     queries = embed(model, images, on_progress=on_progress)
     return Classified(
         paths=queries.paths,
-        results=tuple(labelled.classify(queries.codes_ND, reject_above=reject_above)),
+        results=tuple(labelled.classify(queries.codes, reject_above=reject_above)),
         examples={label: first[label] for label in labelled.classes},
         reject_above=reject_above,
         rejects_by=rejects_by,
