@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from orbitset.encoders.hugging_face import HubNetwork
 from orbitset.models import load_model_folder
 from orbitset.run_folder import Run
 from orbitset.runs.decoder import decoder_share
@@ -262,7 +263,16 @@ def test_low_rank_additions_are_merged_into_the_model(
     how = ["lora=4", "average=0.9", "layer_decay=0.8", "unfreeze=0.2", "recompute=true"]
     command = ["train", face_manifest, *SPLIT, "--encoder", f"hf:{tmp_path / 'dino'}", *SHORT]
     command += ["--method", "IN", *(part for text in how for part in ("--set", f"train.{text}"))]
-    assert orbitset(*command, "--out", tmp_path / "a").returncode == 0
+    constructed, construct = [], HubNetwork.__init__
+
+    def counted(self, *parts):
+        constructed.append(self)
+        construct(self, *parts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HubNetwork, "__init__", counted)
+        assert orbitset(*command, "--out", tmp_path / "a").returncode == 0
+    assert len(constructed) == 1
 
     def stop(*_):
         raise KeyboardInterrupt
