@@ -175,6 +175,27 @@ def test_a_decoder_learns_the_frozen_codes_that_are_kept(spoiled, orbitset):
     assert _rectified(tmp_path / "run") > 1e-4, "not one picture of all"
 
 
+@pytest.mark.parametrize(("kept", "learns"), [(1, True), (-1, False)])
+def test_a_decoder_learns_from_codes_of_the_first_half_that_are_kept(
+    train, monkeypatch, kept, learns
+):
+    def best(self, records):
+        return records[min(kept, len(records) - 1)]
+
+    monkeypatch.setattr("orbitset.runs.judge.Choice.best", best)
+    run, done = train("--method", "IN+R", "--epochs", "3", "--set", "train.patience=null")
+    records = run.records()
+    step = records[kept]["step"]
+    note = f"the codes of step {step} are kept, which retrieve validation images best; after "
+    assert (
+        any(text.startswith(note) for text in run.read_json("results.json").get("notes", []))
+        == learns
+    )
+    monkeypatch.setenv("ORBITSET_TRUST", "known_net")
+    anew = {(row["method"], row["metric"]): row["mean"] for row in evaluate_run(run)}
+    assert anew["IN+R", "auc"] == pytest.approx(records[kept]["auc"]["mean"], abs=1e-6)
+
+
 def test_a_kill_while_the_decoder_learns_changes_nothing(spoiled, orbitset, monkeypatch):
     """Neither where the training is resumed, nor where it is finished."""
     command, tmp_path = spoiled

@@ -143,7 +143,7 @@ class Trained:
     precision: str | None = None
     """In which the network ran for the scores, float32 or bfloat16; None where it is not known"""
     kept: str | None = None
-    """Why the codes are those before training, in words, if they are"""
+    """Which codes are kept, in words, if they are those before training or of its first half"""
 
 
 @dataclass(frozen=True, kw_only=True)

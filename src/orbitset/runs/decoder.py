@@ -1,4 +1,4 @@
-"""A decoder for codes that are kept as they were before training, while the decoder learned beside others."""
+"""A decoder for codes that are kept from early in training, while the decoder learned beside others."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -245,31 +245,39 @@ def _keep(
     weights: Mapping[str, Tensor] | None,
     progress: Progress,
 ) -> str | None:
-    """Give the model the weights that are kept. If those are the ones before training, its decoder learns
-    from their codes; gives the sentence that says so."""
+    """Give the model the weights that are kept. If those are from the first half of a training that began
+    with useful ones, its decoder, which has learned little by then, learns from their codes; gives the
+    sentence that says so, or that the codes are those before training."""
     learned = deepcopy(without_transformer(model).decoder.state_dict())
     if weights is not None:
         model.load_state_dict(weights)
     if judge.ignoring is not None:
         counts = judge.ignoring.erase(model.eval(), judge.encoding(model))
         progress.note(f"directions of codes that are projected out: {described_counts(counts)}")
-    if not (config.keeps_best and judge.choice.is_start_best(records)):
+    if not (config.keeps_best and config.begins_useful):
         return None
-    start = "the frozen network" if config.begins_frozen else "the model that it began with"
-    kept = f"training did not retrieve validation images better than {start}, whose codes are kept"
-    if weights is not None:
-        trained_steps = records[-1]["step"]
+    trained_steps, best_step = records[-1]["step"], judge.choice.best(records)["step"]
+    steps = 0
+    if weights is not None and best_step < trained_steps / 2:
         steps = learn_decoder(
             *(config, model, loss, images),
             learned=learned,
             trained_steps=trained_steps,
             progress=progress,
         )
-        if steps:
-            kept += (
-                f"; after {trained_steps:,} steps of training the decoder learned from them for "
-                f"{count_of(steps, 'more step')}"
-            )
+    kept = f"the codes of step {best_step:,} are kept, which retrieve validation images best"
+    if judge.choice.is_start_best(records):
+        start = "the frozen network" if config.begins_frozen else "the model that it began with"
+        kept = (
+            f"training did not retrieve validation images better than {start}, whose codes are kept"
+        )
+    elif not steps:
+        return None
+    if steps:
+        kept += (
+            f"; after {trained_steps:,} steps of training the decoder learned from them for "
+            f"{count_of(steps, 'more step')}"
+        )
     progress.note(f"{config.method} {config.name}: {kept}")
     return kept
 
