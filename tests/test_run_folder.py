@@ -121,6 +121,27 @@ def test_overwriting_does_not_follow_links(tmp_path):
     assert (tmp_path / "elsewhere" / "kept").read_text() == "mine"
 
 
+def test_nothing_is_written_or_removed_through_links_and_names_of_a_stranger(tmp_path):
+    run, mine = made(tmp_path / "run"), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes").write_text("mine\n")
+    for name in ("metrics.jsonl", ".lock"):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(mine / "notes")
+    with pytest.raises(OSError, match="symbolic links"):
+        run.append("metrics.jsonl", {"step": 1})
+    with pytest.raises(OSError, match="symbolic links"), run.locked():
+        pass
+    (run / "figures").symlink_to(mine)
+    with pytest.raises(RunError, match="figures is a link; remove it"):
+        run.write_figures({"purity.png": b"x"})
+    (run / "figures").unlink()
+    (run / "figures").mkdir()
+    (run / "figures" / ".written").write_text("..\n../../mine/notes\n")
+    run.clear()
+    assert {path.name: path.read_text() for path in mine.iterdir()} == {"notes": "mine\n"}
+
+
 def test_requiring_a_run_that_is_not_there_says_how_to_make_one(tmp_path):
     path = tmp_path / "none"
     with pytest.raises(RunError, match=f"there is no run folder at {path}") as info:

@@ -78,6 +78,16 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -
         raise
 
 
+def append(path: Path, text: str) -> None:
+    """Add a text to a file, but not to what a link leads to, which may be any file of the user's."""
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+    with naming(path), open(path, "a", opener=opened) as file:
+        file.write(text)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Inside, an OSError that names no file, as that of a full disk, is one of this file."""

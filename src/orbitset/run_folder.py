@@ -30,7 +30,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from orbitset.errors import RunError
-from orbitset.files import naming, ordinary, remove_parts, write_atomically
+from orbitset.files import append, ordinary, remove_parts, write_atomically
 from orbitset.limits import parse_json
 from orbitset.outside import command, is_name
 
@@ -262,8 +262,7 @@ class Run:
         write_atomically(self / name, f"{text}\n".encode())
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        with naming(self / name), (self / name).open("a") as file:
-            file.write(json.dumps(without_nan(record), allow_nan=False) + "\n")
+        append(self / name, json.dumps(without_nan(record), allow_nan=False) + "\n")
 
     def records(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
         """The complete lines of a file of JSON lines; a last one cut off by a kill is left out."""
@@ -287,6 +286,10 @@ class Run:
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
         """Write figures by their names, which are noted first, so that `clear` knows them."""
         if figures:
+            if (self / "figures").is_symlink():
+                raise RunError(
+                    f"{self / 'figures'} is a link; remove it, so that figures lie in the run"
+                )
             names = dict.fromkeys([*self._figure_names(), *figures])
             write_atomically(self / _FIGURES, "".join(f"{name}\n" for name in names).encode())
         for name, content in figures.items():
@@ -308,7 +311,7 @@ class Run:
     def _figure_names(self) -> list[str]:
         path = self / _FIGURES
         names = path.read_text().splitlines() if path.is_file() else []
-        return [name for name in names if Path(name).name == name]
+        return [name for name in names if Path(name).name == name and name != ".."]
 
     def _remove(self, names: Sequence[str]) -> None:
         for name in names:

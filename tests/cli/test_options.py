@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import orbitset
-from orbitset.cli.options import check_length, method_or_loss, with_orbit_options
+from orbitset.cli.options import check_length, fail, method_or_loss, with_orbit_options
 from orbitset.config import to_dict, with_settings
 from orbitset.errors import ConfigError, RunError
 from orbitset.recipes.affine_images import affine_digits
@@ -266,6 +266,13 @@ def test_a_length_is_a_finite_number_above_zero(value):
         check_length(None, value)
     with pytest.raises(ConfigError, match=f"--epochs {words}"):
         check_length(value, None)
+
+
+def test_messages_do_not_control_the_terminal(capsys):
+    fail("no file \x1b]0;title\x07\x9b2J\r.png", "a\tb\nc\x08", 1)
+    assert capsys.readouterr().err == (
+        "error: no file \\x1b]0;title\\x07\\x9b2J\\r.png\n\nhint: a\tb\nc\\x08\n"
+    )
 
 
 def test_commands_have_the_shared_options_in_the_place_of_what_is_made_of_them():

@@ -10,6 +10,7 @@ from PIL import Image
 
 from orbitset.datasets import frames as module
 from orbitset.datasets.frames import load_frames
+from orbitset.datasets.video import SUFFIXES
 from orbitset.errors import DataError, OrbitsetError
 
 
@@ -238,6 +239,27 @@ def test_of_a_video_that_is_damaged_within_the_beginning_is_used(tmp_path):
     assert frames.damage == (
         f"is damaged (Invalid data found when processing input) after {len(frames)} whole frames"
     )
+
+
+def test_a_playlist_that_is_called_a_video_reads_no_other_file(tmp_path):
+    secret = write_video(tmp_path / "secret.mpg", noise(), codec="mpeg2video", pixels="yuv420p")
+    playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:1,\n{secret}\n#EXT-X-ENDLIST\n"
+    for name, text in (
+        ("a.mp4", playlist),
+        ("a.m3u8", playlist),
+        ("b.mp4", "ffconcat version 1.0\nfile secret.mpg\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        frames = load_frames(tmp_path / name, size_px=16)
+        assert not len(frames) and frames.damage.startswith("cannot be read as a video")
+    assert len(load_frames(secret, size_px=16))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_kind_of_video_is_read(tmp_path, suffix):
+    codec = {".webm": "libvpx"}.get(suffix, "mpeg2video" if suffix == ".mpg" else "mpeg4")
+    path = write_video(tmp_path / f"a{suffix}", noise(), codec=codec, pixels="yuv420p")
+    assert load_frames(path, size_px=16).damage is None
 
 
 def test_progress_is_told_in_bytes(tmp_path):

@@ -1,10 +1,11 @@
 import json
+import socket
 
 import pytest
 import torch
 
 from orbitset.encoders import EncoderConfig, build_encoder
-from orbitset.encoders.hugging_face import pretrained_network
+from orbitset.encoders.hugging_face import pretrained_network, untrained_network
 from orbitset.encoders.named import look_at
 from orbitset.encoders.repository import read_repository
 from orbitset.errors import ConfigError
@@ -157,6 +158,25 @@ def test_settings_that_choose_code_are_not_taken_over(dino, tmp_path):
     names = set(read_repository(spec).architecture)
     assert not names & {"auto_map", "attn_implementation", "_attn_implementation"}
     assert pretrained_network(spec, "auto")(torch.rand(1, 3, 28, 28)).shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "dpt", "backbone": "evil/repo"}, "is built around another network, 'evil/repo'"),
+        ({"model_type": "detr", "use_timm_backbone": True, "backbone": "a"}, "another network, 'a'"),
+        ({"model_type": "x", "vision_config": {"backbone": "evil/repo"}}, "another network"),
+        ({"model_type": "timm_wrapper", "architecture": "hf-hub:evil/x"}, "not timm's, 'hf-hub:evil/x'"),
+    ],
+)  # fmt: skip
+def test_a_description_of_a_model_does_not_name_what_is_fetched(config, words, monkeypatch):
+    def refuse(*_, **__):
+        pytest.fail("the network was asked for")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    kept = {"config": config, "revision": None, "mean": [0.5], "sd": [0.5], "size_px": 32}
+    with pytest.raises(ConfigError, match=words):
+        untrained_network("hf:me/mine", "auto", {**kept, "features": "auto"})
 
 
 def test_pickled_weights_are_refused(dino, tmp_path):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from orbitset.recipes.own_images import OrbitOptions
     from orbitset.run_folder import Run
 
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What a terminal obeys: names of files and texts in them may hold it"""
 Out = Annotated[Path | None, Option("--out", "-o", help="Folder to write the run to.")]
 Resume = Annotated[bool, Option("--resume", help="Continue the run in that folder.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace the run in that folder.")]
@@ -293,7 +295,7 @@ def print_results(results: dict[str, Any], as_json: bool) -> None:
 
 
 def say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+    print(_CONTROL.sub(lambda letter: repr(letter[0])[1:-1], message), file=sys.stderr, flush=True)
 
 
 def fail(message: str, hint: str | None, code: int) -> int:

@@ -31,6 +31,11 @@ _MISSING_FRAMES = 3
 """A video that ends earlier than it says by more than these was cut off; less is a matter of rounding."""
 _MOST_STRETCH = 8
 """Of pixels that are not square; more is a mistake in the file."""
+_OWN_CONTENT = {
+    "protocol_whitelist": "file",
+    "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,avi,matroska,webm,mpeg,mpegts,mpegvideo",
+}
+"""What a video may be: playlists, and others that FFmpeg knows, name further files and addresses to read"""
 _TURNS = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270)
 Progress = Callable[[int, int], None]
 
@@ -101,7 +106,9 @@ def _fitted_frames(
         total = path.stat().st_size
         if total == 0:
             raise _Unreadable("is empty: it has 0 bytes")
-        container = av.open(str(path.absolute()), metadata_errors="ignore")
+        container = av.open(
+            str(path.absolute()), metadata_errors="ignore", container_options=_OWN_CONTENT
+        )
     except (OSError, av.FFmpegError) as error:
         raise _Unreadable(f"cannot be read as a video: {error.strerror}") from None
     with container:

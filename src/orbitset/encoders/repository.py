@@ -213,7 +213,23 @@ def checked(config: Any, spec: str) -> dict[str, Any]:
     """The settings that say what the network is; none that chooses code to run."""
     if not isinstance(config, Mapping) or not isinstance(config.get("model_type"), str):
         raise ConfigError(f"{spec} does not describe a network: its config.json has no model_type")
+    for key, value in _settings(config):
+        # transformers and timm would fetch these, whoever wrote the description of a model
+        if key == "backbone" and isinstance(value, str):
+            raise ConfigError(
+                f"{spec} is built around another network, {value!r}, which is not fetched"
+            )
+        if key == "architecture" and isinstance(value, str) and not re.fullmatch(r"[\w.]+", value):
+            raise ConfigError(f"{spec} names an architecture that is not timm's, {value!r}")
     return {name: value for name, value in config.items() if not _LEFT_OUT.match(name)}
+
+
+def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values, those of groups of settings too."""
+    for key, value in config.items():
+        yield key, value
+        if isinstance(value, Mapping):
+            yield from _settings(value)
 
 
 @contextlib.contextmanager
