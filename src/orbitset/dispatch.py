@@ -23,9 +23,7 @@ ROOM = "orbitset.cuda.table"
 _is_enabled = True
 
 
-def accelerated(
-    name: str,
-) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+def accelerated(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Mark plain torch code that the CUDA folder may replace, for tensors on an NVIDIA GPU.
 
     Mark private functions: the doctests of a wrapped one are not collected.

@@ -149,7 +149,5 @@ def _sheet(check: "Check", source: str) -> str:
     ]
 
     return contact_sheet(
-        rows,
-        title=f"The first orbits of {source}",
-        open_file=lambda path: open_bytes(files[path]),
+        rows, title=f"The first orbits of {source}", open_file=lambda path: open_bytes(files[path])
     )

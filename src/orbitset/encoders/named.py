@@ -99,8 +99,7 @@ def _timm(name: str) -> Any:
         all_names = timm.list_models()
     except (ImportError, RuntimeError, AttributeError, OSError) as error:  # or its torchvision
         raise ConfigError(
-            f"timm:{name} needs timm, which cannot be imported: {error}",
-            hint="pip install timm",
+            f"timm:{name} needs timm, which cannot be imported: {error}", hint="pip install timm"
         ) from None
     base = name.partition(".")[0]
     if base not in all_names:

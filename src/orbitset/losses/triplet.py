@@ -13,13 +13,7 @@ from orbitset.dispatch import accelerated
 from orbitset.errors import check_choice
 from orbitset.losses.distances import are_few, distance_matrix, paired_distances
 from orbitset.losses.every_triplet import every_triplet_terms
-from orbitset.losses.mining import (
-    SCAN_LIMIT,
-    Triplets,
-    Variant,
-    check_variant,
-    mine,
-)
+from orbitset.losses.mining import SCAN_LIMIT, Triplets, Variant, check_variant, mine
 
 Reduction = Literal["mean", "sum"]
 
@@ -127,10 +121,7 @@ def _terms(
     if valid is None:
         valid = torch.ones_like(anchor_T, dtype=torch.bool)
     distances = paired_distances(
-        codes_ND,
-        torch.cat([anchor_T, anchor_T]),
-        torch.cat([positive_T, negative_T]),
-        distance_NN,
+        codes_ND, torch.cat([anchor_T, anchor_T]), torch.cat([positive_T, negative_T]), distance_NN
     )
     ap_T, an_T = distances[: len(anchor_T)], distances[len(anchor_T) :]
     hinge_T = torch.where(valid, (ap_T - an_T + margin).relu(), 0)
@@ -165,10 +156,7 @@ class TripletLoss(nn.Module):
         self.max_members = max_members
 
     def forward(
-        self,
-        codes: Tensor,
-        orbits: Tensor,
-        triplets: tuple[Tensor, Tensor, Tensor] | None = None,
+        self, codes: Tensor, orbits: Tensor, triplets: tuple[Tensor, Tensor, Tensor] | None = None
     ) -> Tensor:
         if triplets is not None:
             return triplet_loss(codes, triplets, margin=self.margin, reduction=self.reduction)

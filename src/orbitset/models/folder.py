@@ -60,10 +60,7 @@ def _contents(model: Model) -> dict[str, bytes]:
     }
     about = model.description
     description = replace(about, id=identify(tensors, about.network, about.input))
-    contents = {
-        WEIGHTS: safetensors.torch.save(tensors),
-        CARD: describe_card(description).encode(),
-    }
+    contents = {WEIGHTS: safetensors.torch.save(tensors), CARD: describe_card(description).encode()}
     if model.known is not None:
         contents[KNOWN] = known_bytes(model.known, description.id)
     return {**contents, DESCRIPTION: _described(description)}

@@ -131,11 +131,7 @@ def save_known(known: Known, folder: Path, model_id: str) -> None:
 
 def known_bytes(known: Known, model_id: str) -> bytes:
     """The content of the file."""
-    tensors = {
-        "codes": known.codes,
-        "appearance": known.appearance,
-        "held_out": known.held_out,
-    }
+    tensors = {"codes": known.codes, "appearance": known.appearance, "held_out": known.held_out}
     plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     return safetensors.torch.save(plain, {"model": model_id})
 

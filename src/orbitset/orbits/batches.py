@@ -303,11 +303,7 @@ class OrbitBatches:
 
 
 def _alike_together(
-    orbit_V: Tensor,
-    alike_V: Tensor,
-    starts: Sequence[int],
-    parts: int,
-    generator: torch.Generator,
+    orbit_V: Tensor, alike_V: Tensor, starts: Sequence[int], parts: int, generator: torch.Generator
 ) -> Tensor:
     """Order orbits so that every batch, from one start to the next, consists of `parts` parts of one value
     each.

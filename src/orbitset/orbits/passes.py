@@ -69,12 +69,7 @@ class ProportionalPasses:
     """
 
     def __init__(
-        self,
-        size_N: Tensor,
-        *,
-        members_per_batch: int,
-        orbits_per_batch: int,
-        seed: int = 0,
+        self, size_N: Tensor, *, members_per_batch: int, orbits_per_batch: int, seed: int = 0
     ) -> None:
         self.widest = members_per_batch
         size_N = size_N.cpu()

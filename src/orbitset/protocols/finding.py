@@ -68,9 +68,7 @@ class FindingTask:
         """The share of queries whose nearest canonical image is their own."""
         right = 0
         for orbit, member in zip(
-            self.query_orbit.split(ENCODE_BATCH),
-            self.query_member.split(ENCODE_BATCH),
-            strict=True,
+            self.query_orbit.split(ENCODE_BATCH), self.query_member.split(ENCODE_BATCH), strict=True
         ):
             codes = encode(self.orbits.members(orbit, member))
             nearest = distance_matrix(codes.double(), gallery.codes.double()).argmin(1)

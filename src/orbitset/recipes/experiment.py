@@ -6,14 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from orbitset.config import (
-    UnknownSetting,
-    bounded,
-    check_fields,
-    check_setting,
-    from_dict,
-    to_dict,
-)
+from orbitset.config import UnknownSetting, bounded, check_fields, check_setting, from_dict, to_dict
 from orbitset.datasets.segments import VideoConfig
 from orbitset.encoders.config import PAPERS, EncoderConfig
 from orbitset.errors import ConfigError, check_choice
@@ -22,13 +15,7 @@ from orbitset.orbits.observed import ObservedConfig
 from orbitset.outside import check_trust, import_named, is_name
 from orbitset.protocols import PROTOCOLS, Protocol, ProtocolSettings
 from orbitset.recipes.losses import LossContext, LossSettings, margin_of
-from orbitset.recipes.methods import (
-    Method,
-    base_name,
-    built_in,
-    has_transformer,
-    parse_method,
-)
+from orbitset.recipes.methods import Method, base_name, built_in, has_transformer, parse_method
 from orbitset.recipes.outside_loss import method_named, plain_settings
 from orbitset.recipes.unused import belonging
 from orbitset.training.fit import OF_BACKBONES, TrainConfig

@@ -257,8 +257,5 @@ def _by_session(
         if method not in ONCE or number < 2
     ]
     return Study(
-        name=faces.name,
-        lines=tuple(lines),
-        seeds=tuple(range(seeds)),
-        cut_down=cut_down_mark(cuts),
+        name=faces.name, lines=tuple(lines), seeds=tuple(range(seeds)), cut_down=cut_down_mark(cuts)
     )

@@ -7,15 +7,7 @@ from orbitset.encoders import Encoder, without_transformer
 from orbitset.errors import DataError
 from orbitset.evaluation.verification import verify
 from orbitset.files import write_atomically
-from orbitset.models import (
-    Calibration,
-    Description,
-    Input,
-    Network,
-    Point,
-    Trained,
-    describe_card,
-)
+from orbitset.models import Calibration, Description, Input, Network, Point, Trained, describe_card
 from orbitset.models.description import identify
 from orbitset.models.folder import write_description
 from orbitset.models.known import known_of, save_known

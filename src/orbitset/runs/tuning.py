@@ -190,8 +190,7 @@ def _check_optuna() -> None:
         import optuna
     except ImportError:
         raise OrbitsetError(
-            "settings are proposed by Optuna, which is not installed",
-            hint="pip install optuna",
+            "settings are proposed by Optuna, which is not installed", hint="pip install optuna"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 

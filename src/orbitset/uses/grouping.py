@@ -62,8 +62,5 @@ def duplicates_sheet(groups: Sequence[Group], about: str = "") -> str:
         "below each is the squared distance of its code from that one's."
     )
     return contact_sheet(
-        rows,
-        title=count_of(len(groups), "group"),
-        note=note,
-        open_file=open_image,
+        rows, title=count_of(len(groups), "group"), note=note, open_file=open_image
     )
