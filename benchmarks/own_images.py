@@ -295,7 +295,10 @@ def run_jobs(
 
 
 def table(lines: Sequence[dict[str, Any]], side: str, images: dict[str, int]) -> str:
-    """Markdown: AUC, top-1 and one-shot accuracy of each row on each set, means over seeds with s.d."""
+    """Markdown: AUC, top-1 and one-shot accuracy of each row on each set, means over seeds, and their s.d.
+
+    The best of each start are bold.
+    """
     scored: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in _ORDER}
     for line in lines:
         start = line["row"].partition(":")[0]
@@ -304,13 +307,40 @@ def table(lines: Sequence[dict[str, Any]], side: str, images: dict[str, int]) ->
         scored[line["row"]].setdefault(line["data"], []).append(line["scores"][side])
         if start == "pretrained":
             scored["frozen"].setdefault(line["data"], []).append(line["start"][side])
-    head = ["AUC<br>top-1<br>one-shot", *SETS]
-    rows = [
-        [row, *(_cell(by_set.get(data, [])) for data in SETS)]
+    means = {
+        (row, data, name): statistics.mean(value[name] for value in values)
         for row, by_set in scored.items()
-        if by_set
+        for data, values in by_set.items()
+        for name in MEASURES
+    }
+    best: dict[tuple[str, str, str], float] = {}
+    for (row, data, name), mean in means.items():
+        key = row.partition(":")[0], data, name
+        best[key] = max(mean, best.get(key, 0.0))
+
+    def number(row: str, data: str, name: str) -> str:
+        start, _, kind = row.partition(":")
+        text = f"{means[row, data, name]:.3f}"
+        return f"**{text}**" if kind and text == f"{best[start, data, name]:.3f}" else text
+
+    def cell(row: str, data: str) -> str:
+        has_scores = (row, data, MEASURES[0]) in means
+        return _NO_BREAK.join(number(row, data, name) for name in MEASURES if has_scores)
+
+    head = ["AUC / top-1 / one-shot", *SETS]
+    rows = [[row, *(cell(row, data) for data in SETS)] for row in _ORDER if scored[row]]
+    text = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+    spreads = [
+        statistics.stdev(value[name] for value in values)
+        for row, by_set in scored.items()
+        for values in by_set.values()
+        for name in MEASURES
+        if row != "frozen" and len(values) > 1
     ]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+    if not spreads:
+        return text
+    median, most = statistics.median(spreads), max(spreads)
+    return f"{text}\n\nS.d. over seeds: {median:.3f} in the median, {most:.3f} at most."
 
 
 _ORDER = (
@@ -319,12 +349,7 @@ _ORDER = (
     "frozen",
     *(f"pretrained: {row}" for row in ROWS),
 )
-
-
-def _cell(values: Sequence[dict[str, float]]) -> str:
-    return "<br>".join(
-        mean_and_sd([value[name] for value in values]) for name in MEASURES if values
-    )
+_NO_BREAK = "\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}"
 
 
 def mean_and_sd(numbers: Sequence[float]) -> str:
