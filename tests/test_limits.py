@@ -1,7 +1,11 @@
+import re
+from pathlib import Path
+
 import pytest
 
+from orbitset import limits
 from orbitset.errors import ConfigError
-from orbitset.limits import DECODING, PIXELS, decoding
+from orbitset.limits import DECODING, PIXELS, Limit, decoding
 
 
 def test_a_limit_is_set_in_the_environment(monkeypatch):
@@ -27,3 +31,10 @@ def test_what_is_larger_than_the_memory_for_all_is_decoded_alone():
         pass
     with decoding(1), decoding(1):
         pass
+
+
+def test_the_table_of_the_document_is_that_of_the_limits():
+    page = (Path(__file__).parents[1] / "docs" / "own-data.md").read_text()
+    rows = dict(re.findall(r"^\| `(ORBITSET_\w+)` \| ([\d,]+) \|", page, re.M))
+    of_code = [value for value in vars(limits).values() if isinstance(value, Limit)]
+    assert rows == {limit.variable: f"{limit.default:,}" for limit in of_code}

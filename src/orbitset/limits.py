@@ -6,14 +6,14 @@ Each limit is an environment variable with a default, which messages name, so th
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orbitset.errors import ConfigError
-from orbitset.files import ordinary
+from orbitset.files import ordinary, why
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,29 @@ def parse_json(text: str | bytes) -> Any:
         if not groups:
             return content
     raise _too_deep()
+
+
+def read_arrays(path: Path, is_used: Callable[[str], bool]) -> dict[str, Any]:
+    """The arrays of an .npz whose names are used; the others are None. That of an .npy has no name.
+
+    A ValueError if the file cannot be read, or holds far more than it is long.
+    """
+    import numpy as np
+
+    try:
+        with ordinary(path).open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"": loaded}
+            used = [name for name in loaded if is_used(name)]
+            files = {f"{name}.npy" for name in used}.union(used)
+            members = [member for member in loaded.zip.infolist() if member.filename in files]
+            unpacked = sum(member.file_size for member in members)
+            if unpacked > max(DECODING.value, sum(member.compress_size for member in members)):
+                raise ValueError(f"it unpacks to {unpacked:,} bytes, {DECODING.described}")
+            return dict.fromkeys(loaded) | {name: np.asarray(loaded[name]) for name in used}
+    except Exception as error:  # damaged ones raise whatever numpy and zipfile stumble over
+        raise ValueError(why(error)) from None
 
 
 def _inside(group: Any) -> list[Any]:

@@ -144,6 +144,15 @@ def test_a_damaged_file_of_arrays_is_named(folders):
             assert read_training(Run(folders[0] / "OJ/seed-0")).arrays
 
 
+def test_arrays_that_are_far_larger_than_their_file_are_refused(folders, monkeypatch):
+    np.savez_compressed(folders[0] / "OJ/seed-0/arrays.npz", zeros=np.zeros(200_000, np.uint8))
+    monkeypatch.setenv("ORBITSET_DECODING_GB", "1e-4")
+    with pytest.raises(
+        RunError, match=r"arrays\.npz is damaged: it unpacks to 200,128 bytes, more"
+    ):
+        assert read_training(Run(folders[0] / "OJ/seed-0")).arrays
+
+
 def test_numbers_that_json_cannot_hold_are_packed_as_nothing(folders, tmp_path):
     recorded = read_recorded(folders[0])
     recorded.trainings["OJ/seed-0"].records[0]["accuracy"]["mean"] = float("nan")

@@ -171,7 +171,7 @@ def test_another_index_is_refused(kind, size, words):
 
 
 def test_faiss_is_not_asked_for_an_index_of_a_kind_that_is_never_written(monkeypatch):
-    """Its readers have been written past the end of memory by files that were made for it."""
+    """Files that were made for it have made its readers write past the end of memory."""
 
     def fail(*_):
         pytest.fail("read")
@@ -182,6 +182,8 @@ def test_faiss_is_not_asked_for_an_index_of_a_kind_that_is_never_written(monkeyp
     made.write(file.write)
     around_others = bytearray(file.getvalue())
     around_others[53:57] = b"IxPq"
+    many_lists = bytearray(file.getvalue())
+    many_lists[37:45] = (2**33).to_bytes(8, "little")
     product = faiss.serialize_index(faiss.IndexPQ(4, 2, 4)).tobytes()
     monkeypatch.setattr(faiss, "read_index", fail)
     for kind in KINDS:
@@ -190,6 +192,8 @@ def test_faiss_is_not_asked_for_an_index_of_a_kind_that_is_never_written(monkeyp
             _read(kind, 4, trained_on, product)
     with pytest.raises(ValueError, match="centres of its lists begin with b'IxPq'"):
         _read("ivf", 4, made.trained_on, bytes(around_others))
+    with pytest.raises(ValueError, match="more lists than it is long"):
+        _read("ivf", 4, made.trained_on, bytes(many_lists))
 
 
 def test_lists_that_do_not_hold_every_row_once_are_refused(monkeypatch):

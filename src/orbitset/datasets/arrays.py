@@ -1,7 +1,5 @@
 """Images in one array file: .npy of images, or .npz with `images` and perhaps `labels`."""
 
-import zipfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from orbitset.datasets.images import ImageSet, Splits
 from orbitset.datasets.pictures import InMemory
 from orbitset.datasets.table import ImageTable, name_at
 from orbitset.errors import DataError
-from orbitset.limits import DECODING
+from orbitset.limits import read_arrays
 from orbitset.seeds import stream
 
 _USED = ("images", "labels")
@@ -24,6 +22,7 @@ _MOST_STRETCH = 16
 def load_array(path: Path) -> ImageSet:
     """Images as uint8, or as floats in [0, 1]; (N, H, W), (N, C, H, W) or (N, H, W, C)."""
     arrays = _read(path)
+    arrays = {"images": arrays[""]} if "" in arrays else arrays
     if "images" not in arrays:
         names = ", ".join(sorted(arrays)) or "nothing"
         raise DataError(
@@ -109,27 +108,11 @@ def rows_of(source: str, images: ImageSet) -> ImageTable:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The arrays that are used, and no others that may lie in the same file."""
+    """The arrays that are used, and of others that lie in the same file the names."""
     try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"images": loaded}
-            names = [name for name in loaded if name in _USED]
-            _check_unpacked(loaded.zip.infolist(), names)
-            # others by their names alone, for messages
-            return dict.fromkeys(loaded) | {name: np.asarray(loaded[name]) for name in names}
-    except Exception as error:  # damaged ones raise whatever numpy and zipfile stumble over
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DataError(f"{path} cannot be read as .npy or .npz: {reason}") from None
-
-
-def _check_unpacked(members: Sequence[zipfile.ZipInfo], names: Sequence[str]) -> None:
-    """Refuse arrays that are far larger than the file."""
-    used = [member for member in members if member.filename.removesuffix(".npy") in names]
-    unpacked = sum(member.file_size for member in used)
-    if unpacked > max(DECODING.value, sum(member.compress_size for member in used)):
-        raise ValueError(f"it unpacks to {unpacked:,} bytes, {DECODING.described}")
+        return read_arrays(path, lambda name: name in ("", *_USED))
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read as .npy or .npz: {error}") from None
 
 
 def _as_uint8(where: str, images: np.ndarray) -> np.ndarray:

@@ -10,8 +10,6 @@ arrays.npz         what figures are drawn from
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +21,7 @@ import numpy as np
 from orbitset.config import differences
 from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
-from orbitset.limits import parse_json
+from orbitset.limits import parse_json, read_arrays
 from orbitset.recipes.experiment import Experiment, read_experiment
 from orbitset.recipes.study import Line, Study, read_study
 from orbitset.run_folder import PACKED, Run, without_nan
@@ -63,19 +61,14 @@ class Training:
     def arrays(self) -> dict[str, np.ndarray]:
         """What figures are drawn from."""
         try:
-            with self.archive.open("rb") as file, np.load(file, allow_pickle=False) as loaded:
-                names = [name for name in loaded.files if name.startswith(self.prefix)]
-                return {name.removeprefix(self.prefix): loaded[name] for name in names}
-        # a flipped bit may also ask for a password, or for an unknown compression: RuntimeError
-        except (
-            OSError,
-            ValueError,
-            EOFError,
-            RuntimeError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as error:
+            arrays = read_arrays(self.archive, lambda name: name.startswith(self.prefix))
+        except ValueError as error:
             raise RunError(f"{self.archive} is damaged: {error}") from None
+        return {
+            name.removeprefix(self.prefix): array
+            for name, array in arrays.items()
+            if array is not None
+        }
 
 
 @dataclass(frozen=True, eq=False)

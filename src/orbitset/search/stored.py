@@ -37,8 +37,8 @@ _MORE = 32
 _BLOCK_BYTES = 2**20
 _NAMES: dict[Kind, bytes] = {"flat": b"IxF2", "ivf": b"IwFl", "hnsw": b"IHNf"}
 """What FAISS begins an index of each kind with"""
-_HEAD_BYTES = 57
-"""Up to the name of the index of the centres of lists"""
+_HEAD_BYTES, _NUM_LISTS = 57, slice(37, 45)
+"""Up to the name of the index of the centres of lists, and where their number stands"""
 
 
 class StoredCodes:
@@ -69,7 +69,8 @@ class StoredCodes:
         faiss = load_faiss()
         stored = cls(kind, code_size)
         begun = source(_HEAD_BYTES)
-        _check_kind(begun, "flat" if kind == "ivf" and trained_on is None else kind)
+        kind_in_file: Kind = "flat" if kind == "ivf" and trained_on is None else kind
+        _check_beginning(begun, kind_in_file, num_bytes)
         whole = itertools.chain([begun], iter(partial(source, _BLOCK_BYTES), b""))
         try:
             with _vectors_up_to(num_bytes):
@@ -247,13 +248,16 @@ class StoredCodes:
         self._faiss = index
 
 
-def _check_kind(begun: bytes, kind: Kind) -> None:
-    """Refuse an index of another kind by the names that stand at its beginning, before FAISS reads it."""
+def _check_beginning(begun: bytes, kind: Kind, num_bytes: int) -> None:
+    """Refuse an index of another kind by the names that stand at its beginning, before FAISS reads it, and one
+    with more lists than its file has room for."""
     if begun[:4] != _NAMES[kind]:
         raise ValueError(f"its codes begin with {begun[:4]!r}, as those of no {kind} index do")
     centres = begun[_HEAD_BYTES - 4 :]
     if kind == "ivf" and centres != _NAMES["flat"]:
         raise ValueError(f"the centres of its lists begin with {centres!r}, as no flat index does")
+    if kind == "ivf" and int.from_bytes(begun[_NUM_LISTS], "little") > num_bytes:
+        raise ValueError("it says that it has more lists than it is long")
 
 
 def _reader(parts: Iterator[bytes]) -> Callable[[int], bytes]:
