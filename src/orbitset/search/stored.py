@@ -75,7 +75,7 @@ class StoredCodes:
         try:
             with _vectors_up_to(num_bytes):
                 index = faiss.read_index(faiss.PyCallbackIOReader(_reader(whole), _BLOCK_BYTES))
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             raise ValueError(str(error).rsplit("Error: ", 1)[-1]) from None
         expected = type(stored._faiss) if trained_on is None else faiss.IndexIVFFlat
         is_ours = type(index) is expected and index.metric_type == faiss.METRIC_L2
@@ -249,8 +249,8 @@ class StoredCodes:
 
 
 def _check_beginning(begun: bytes, kind: Kind, num_bytes: int) -> None:
-    """Refuse an index of another kind by the names that stand at its beginning, before FAISS reads it, and one
-    with more lists than its file has room for."""
+    """Refuse an index of another kind, by the names that stand at its beginning, and one with more lists than
+    bytes, before FAISS reads it."""
     if begun[:4] != _NAMES[kind]:
         raise ValueError(f"its codes begin with {begun[:4]!r}, as those of no {kind} index do")
     centres = begun[_HEAD_BYTES - 4 :]
