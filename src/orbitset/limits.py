@@ -1,6 +1,7 @@
 """The most that is taken from one file: a small one may ask for much memory or time.
 
 Each limit is an environment variable with a default, which messages name, so that it can be raised.
+docs/decisions/0026-limits.md says why.
 """
 
 import json

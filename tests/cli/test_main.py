@@ -1,5 +1,6 @@
 """The command line as a process: exit codes, what goes to stdout and stderr, files."""
 
+import errno
 import gzip
 import json
 import re
@@ -13,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from orbitset.cli.main import command_names
+from orbitset.cli.main import command_names, main
 from orbitset.config import with_settings
 from orbitset.datasets.mnist import SHA256
 from orbitset.models import load_model_folder
@@ -250,6 +251,20 @@ with open("file", "w") as file:
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {closed}"
     done = subprocess.run(command, shell=True, cwd=tmp_path, stdin=subprocess.DEVNULL)
     assert done.returncode == 0 and (tmp_path / "file").read_text() == ""
+
+
+def test_a_full_disk_is_an_error_with_what_to_do(monkeypatch, capsys):
+    def full(**_):
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/mine/codes.npy")
+
+    monkeypatch.setattr(sys.modules["orbitset.cli.main"], "app", full)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "error: No space left on device: runs/mine/codes.npy\n\n"
+        "hint: make room on that disk, or choose a folder on another one\n"
+    )
 
 
 def test_errors_have_no_colour_codes_and_version_is_printed(orbitset):
