@@ -233,7 +233,7 @@ def _write(path, values):
 def test_a_configuration_file_describes_the_whole_run(tmp_path):
     base = with_settings(affine_digits("OT"), ["loss.margin=3"])
     file = _write(tmp_path / "config.json", to_dict(base))
-    assert composed(config_file=file) == base
+    assert composed(config_file=file) == composed(config_file=tmp_path) == base
     assert composed(None, "seed=3", config_file=file, epochs=2.0) == with_settings(
         base, ["seed=3", "train.epochs=2"]
     )

@@ -104,7 +104,8 @@ def train(
     seed: options.Seed = None,
     settings: options.SettingsOption = None,
     config_file: Annotated[
-        Path | None, Option("--config", help="Train as the config.json of an earlier run says.")
+        Path | None,
+        Option("--config", help="Train as an earlier run: its folder, or its config.json."),
     ] = None,
     out: options.Out = None,
     resume: options.Resume = False,

@@ -356,6 +356,7 @@ def _path(source: str) -> str:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
+    path = path / "config.json" if path.is_dir() else path
     try:
         content = parse_json(path.read_text())
     except (OSError, ValueError) as error:
