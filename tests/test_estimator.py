@@ -1,13 +1,17 @@
 import pickle
+import sys
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from sklearn.base import clone
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from orbitset import OrbitEncoder
+from orbitset.encoders.free_decoder import FreeDecoder
 
 NOT_CONFORM = {
     "check_fit_score_takes_y": "orbits, not labels, are what is learned from: fit(X, orbits, y=None)"
@@ -70,6 +74,78 @@ def test_any_layout_of_images_comes_back_rectified_as_it_was(patterns, layout):
     assert upright.min() >= 0 and upright.max() <= (255 if layout == "uint8" else 1)
     assert encoder.transform(given).shape == (48, 4)
     assert np.array_equal(encoder.transform(given), encoder.codes_)
+
+
+def test_by_default_it_learns_as_train_does_on_grouped_images(patterns):
+    images, orbits = patterns
+    long = _encoder(epochs=10).fit(images, orbits)
+    named = _encoder(method="IM+R", epochs=10, learning_rate=0.002).fit(images, orbits)
+    assert np.array_equal(long.codes_, named.codes_)
+    assert isinstance(long.network_.decoder, FreeDecoder)
+    assert np.allclose((long.codes_**2).sum(1), 1)
+    short = _encoder(epochs=9).fit(images, orbits)  # its codes are seen from their mean
+    assert np.allclose((short.codes_**2).mean(1), 1, atol=1e-3)
+
+
+def test_single_images_are_learned_by_their_decoder_or_by_their_changes(patterns):
+    images, _ = patterns
+    codes = _encoder().fit(images).codes_
+    assert np.array_equal(codes, _encoder(method="OE").fit(images).codes_)
+    assert np.array_equal(codes, _encoder().fit(images, np.arange(48)).codes_)
+    for method in ("OJ", "IN", "IM+R"):
+        for orbits in (None, np.zeros(48)):
+            with pytest.raises(ValueError, match=f"{method.replace('+', '.')} compares images"):
+                _encoder(method=method).fit(images, orbits)
+    changed = _encoder(augment=True).fit(images).codes_
+    assert np.array_equal(changed, _encoder(method="IM+R", augment=True).fit(images).codes_)
+    copies = np.repeat(images, 4, 0), np.repeat(np.arange(48), 4)
+    by_hand = _encoder(augment=True).fit(*copies).transform(images)
+    assert np.allclose(changed, by_hand, atol=1e-5)
+
+
+NETWORK = """
+import torch
+from torch import nn
+
+class Pixels(nn.Module):
+    size_px, is_pretrained = 6, True
+
+    def __init__(self, is_pretrained):
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(108) + torch.arange(108).remainder(7) / 70)
+
+    def forward(self, images):
+        return images.flatten(1) @ self.mix
+"""
+
+
+@pytest.fixture
+def pixels_network(tmp_path, monkeypatch):
+    """The name of a pretrained network for colour images of 6 px."""
+    (tmp_path / "pixels_network.py").write_text(NETWORK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "pixels_network:Pixels"
+    sys.modules.pop("pixels_network", None)
+
+
+@pytest.mark.parametrize("layout", ["grey", "colour"])
+def test_a_pretrained_network_begins_with_its_features(patterns, pixels_network, layout):
+    images, orbits = patterns
+    given = images if layout == "grey" else np.stack([images, 1 - images, images], 3)
+    settings = {"code_size": None, "encoder": pixels_network}
+    frozen = _encoder(**settings, learning_rate=1e-12).fit(given, orbits)
+    colours = given[..., None].repeat(3, 3) if layout == "grey" else given
+    inputs = torch.tensor(colours).float().permute(0, 3, 1, 2)
+    inputs = F.interpolate(inputs, (6, 6), mode="bilinear", antialias=True)
+    features = F.normalize(frozen.network_.backbone(inputs).detach(), dim=1)
+    assert np.allclose(frozen.codes_, features, atol=1e-5)
+    assert np.array_equal(frozen.transform(given), frozen.codes_)
+    assert frozen.rectify(given).shape == given.shape
+    tuned = _encoder(**settings).fit(given, orbits)
+    assert 1e-4 < np.abs(tuned.codes_ - frozen.codes_).max() < 0.5
+    few = _encoder(code_size=20, encoder=pixels_network, learning_rate=1e-12).fit(given, orbits)
+    assert few.codes_.shape == (48, 20)
+    assert np.allclose(few.codes_ @ few.codes_.T, features @ features.T, atol=0.02)
 
 
 def test_images_of_no_orbit_are_not_learned_from(patterns):
@@ -144,6 +220,9 @@ def test_it_is_a_step_of_a_pipeline(patterns):
         ({"image_shape": (3, 3)}, "image_shape is"),
         ({"epochs": -1}, "epochs"),
         ({"channels": ()}, "channels"),
+        ({"members_per_batch": 1}, "members_per_batch is 1"),
+        ({"encoder": "resnet18"}, "give vgg, timm:NAME"),
+        ({"loss_settings": {"hard_weight": 0.0}}, "loss.hard_weight is 0.0"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(patterns, settings, message):

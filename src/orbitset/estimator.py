@@ -6,7 +6,7 @@ S x S what the network sees.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,24 +19,28 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from orbitset.config import from_dict
-from orbitset.encoders import EncoderConfig, build_encoder
+from orbitset.encoders import BackboneEncoder, build_encoder, without_transformer
+from orbitset.encoders.components import principal_components
 from orbitset.encoders.contrast import Contrast
 from orbitset.encoders.erasing import erase, telling_directions
-from orbitset.errors import ConfigError
+from orbitset.memory import in_halves
 from orbitset.orbits import ObservedOrbits, OrbitBatches
 from orbitset.orbits.augmentation import Augmentation
-from orbitset.orbits.observed import SeveralClasses, choose_targets, classes_of_orbits
-from orbitset.recipes.losses import LossContext, build_loss
-from orbitset.recipes.methods import METHODS, Method, parse_method
-from orbitset.recipes.outside_loss import method_named, method_of
-from orbitset.recipes.unused import belonging
-from orbitset.training.fit import TrainConfig
+from orbitset.orbits.numbering import numbered
+from orbitset.orbits.observed import (
+    ObservedConfig,
+    SeveralClasses,
+    choose_targets,
+    classes_of_orbits,
+)
+from orbitset.recipes.arrays import CHANNELS, array_images, array_method
+from orbitset.recipes.experiment import Experiment
+from orbitset.recipes.losses import build_loss
 from orbitset.training.fit import fit as train
 
-_ENCODE_BATCH = 512
-_MARGIN_FRACTION = 0.4
-NO_ORBIT = -1
+_ENCODE_BATCH = 128
+_MOST_FEATURES = 4_096
+"""Images whose features the principal components are computed from, at most"""
 Orbits = ArrayLike | Callable[[np.ndarray], Any] | None
 
 
@@ -47,16 +51,20 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     ----------
     method : a method that needs no labels: OJ, OT, OE, EX, AE, IN, IM, SG or PR, the last four also with the
         decoder, as IM+R; or a loss of your own: a function (codes, batch) or (codes, batch, rectified) that
-        gives a number, a class of such modules, or its name `package.module:loss`.
-    code_size : length of a code.
-    channels : width of each block of the network; each block halves the image.
-    epochs : passes over all images.
+        gives a number, a class of such modules, or its name `package.module:loss`. By default IM+R; OE where
+        there are no two orbits, or none has two images.
+    encoder : `vgg`, the paper's network, or another: `timm:NAME`, `hf:NAME` or `package.module:Class`. A
+        pretrained one is fine-tuned: images get its size, and codes begin as its features.
+    code_size : length of a code; by default 64, or as many as a pretrained network has features.
+    channels : width of each block of the network, which halves the image; of another network's decoder.
+    epochs : passes over all images; by default 20, or 4 that fine-tune a pretrained network.
     orbits_per_batch, members_per_batch : orbits in a batch and members of each, at most.
-    learning_rate : maximum of the learning-rate schedule.
+    learning_rate : maximum of the learning-rate schedule; by default the method's or the network's.
     loss_settings : settings of the loss, such as `{"margin_fraction": 0.2, "discriminate_weight": 3}` for
-        OJ, whose margin is 0.4 of the usual squared distance of two codes by default.
+        OJ; by default those with which `orbitset train` begins on grouped images.
     classify_weight : weight of a classification loss on the labels `y`, beside orbits.
     augment : whether training images change by small turns, crops, light and focus, each by its own draw.
+        Where every orbit is a single image, such changes of it are its members.
     contrast : `given`, or `local`: the network sees local contrast instead of pixels.
     image_shape : (H, W) or (H, W, C) of images in rows of features; by default the smallest square.
     random_state : seed of weights and batches.
@@ -77,14 +85,15 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def __init__(
         self,
-        method: str | Callable[..., Any] = "OJ",
+        method: str | Callable[..., Any] | None = None,
         *,
-        code_size: int = 64,
-        channels: tuple[int, ...] = (16, 32, 64),
-        epochs: float = 20.0,
-        orbits_per_batch: int = 18,
+        encoder: str = "vgg",
+        code_size: int | None = None,
+        channels: tuple[int, ...] | None = None,
+        epochs: float | None = None,
+        orbits_per_batch: int = 30,
         members_per_batch: int = 4,
-        learning_rate: float = 3e-3,
+        learning_rate: float | None = None,
         loss_settings: Mapping[str, Any] | None = None,
         classify_weight: float = 0.0,
         augment: bool = False,
@@ -94,6 +103,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         device: str = "cpu",
     ) -> None:
         self.method = method
+        self.encoder = encoder
         self.code_size = code_size
         self.channels = channels
         self.epochs = epochs
@@ -122,36 +132,34 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         image is an orbit of its own. With `classify_weight`, labels are learned beside orbits; -1 means that
         an image has no label. Codes do not tell the values in `ignore` apart, such as the lights of images.
         """
-        method = self._method()
         labels = y if self.classify_weight else None
         if self.classify_weight and (orbits is None or y is None):
             raise ValueError(
                 "classify_weight is for labels beside orbits; give both, or a weight of 0"
             )
         orbits = y if orbits is None else orbits
-        if not self.epochs > 0:
-            raise ValueError(f"epochs is {self.epochs}; give a number above 0")
         images = self._checked(X, is_first=True)
         if callable(orbits):
             orbits = [orbits(image.copy()) for image in np.asarray(X)]
-        orbit_N = _numbered(orbits, len(images))
-        label_N = None if labels is None else _numbered(labels, len(images), "labels")
-        ignored_N = None if ignore is None else _numbered(ignore, len(images), "ignore")
+        orbit_N = numbered(orbits, len(images))
+        label_N = None if labels is None else numbered(labels, len(images), "labels")
+        ignored_N = None if ignore is None else numbered(ignore, len(images), "ignore")
         seed = int(check_random_state(self.random_state).randint(2**31))
         self._scale(images)
-        batches = self._batches(images, orbit_N, label_N, seed)
-        _, in_channels, _, size_px = self._prepared(images[:1]).shape
+        row_M, orbit_M = self._trained(orbit_N)
+        config = self._config(orbit_M, has_labels=label_N is not None)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = build_encoder(self._encoder(), in_channels=in_channels, size_px=size_px)
-            loss = self._loss(method, batches.orbits)
-        self.network_ = network.to(self.device)
+            self._begin(config, images, row_M)
+            batches = self._batches(config, images, row_M, orbit_M, label_N, seed)
+            loss = self._loss(config, batches.orbits)
         train(
             self.network_,
             loss.to(self.device),
             batches,
-            steps=max(1, batches.position_at(self.epochs)),
-            config=TrainConfig(learning_rate=self.learning_rate, precision="float32"),
+            steps=max(1, batches.position_at(config.train.epochs)),
+            config=config.train,
+            rate_shares=config.rate_shares,
         )
         self.network_.eval()
         self.codes_ = self._encode(images)
@@ -159,71 +167,94 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             arrays = (self.codes_, ignored_N, orbit_N)
             erase(self.network_, telling_directions(*map(torch.from_numpy, arrays)))
             self.codes_ = self._encode(images)
-        self._n_features_out = self.code_size
+        self._n_features_out = self.network_.code_size
         return self
 
-    def _method(self) -> Method:
-        if not isinstance(self.method, str):
-            return method_of(getattr(self.method, "__name__", "loss"), self.method)
-        try:
-            method = method_named(parse_method(self.method))
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        if method.needs_labels or method.has_transformer:
-            known = ", ".join(name for name, row in METHODS.items() if not row.needs_labels)
-            raise ValueError(
-                f"method is {self.method!r}; choose {known} or a loss of your own "
-                "(for labels give them as orbits)"
-            )
-        return method
+    def _trained(self, orbit_N: np.ndarray) -> tuple[np.ndarray, Tensor]:
+        """The rows of the images that have an orbit, and its number. Single images that are augmented have
+        their row as often as a batch has members."""
+        row_M = np.flatnonzero(orbit_N >= 0)
+        if not len(row_M):
+            raise ValueError("no image has an orbit: all are -1")
+        if self.augment and len(np.unique(orbit_N[row_M])) == len(row_M):
+            row_M = row_M.repeat(max(1, self.members_per_batch))
+        return row_M, torch.from_numpy(np.unique(orbit_N[row_M], return_inverse=True)[1]).long()
 
-    def _encoder(self) -> EncoderConfig:
-        return EncoderConfig(
-            channels=tuple(self.channels),
-            code_size=self.code_size,
-            code_norm="sphere",
-            contrast=self.contrast,
+    def _config(self, orbit_M: Tensor, *, has_labels: bool) -> Experiment:
+        """The training, as `orbitset train` would describe it."""
+        size_O = orbit_M.bincount()
+        num_orbits, most = len(size_O), int(size_O.max())
+        height, width, channels = self.image_shape_
+        step_px = 2 ** len(CHANNELS if self.channels is None else self.channels)
+        orbits = ObservedConfig(
+            orbit=("orbit",),
+            label="orbit",
+            classes="label" if has_labels else None,
+            size_px=-(-max(height, width) // step_px) * step_px,
+            is_colour=channels == 3,
+            orbits_per_batch=min(self.orbits_per_batch, num_orbits),
+            members_per_batch=min(self.members_per_batch, most),
+        )
+        return array_images(
+            array_method(self.method, can_compare=num_orbits > 1 and most > 1),
+            orbits,
+            network=self.encoder,
+            encoder={
+                "contrast": self.contrast,
+                "code_size": self.code_size,
+                "channels": None if self.channels is None else tuple(self.channels),
+            },
+            train={"epochs": self.epochs, "learning_rate": self.learning_rate},
+            loss=self.loss_settings or {},
+            classify_weight=self.classify_weight if has_labels else 0.0,
         )
 
+    def _begin(self, config: Experiment, images: np.ndarray, row_M: np.ndarray) -> None:
+        """Build the network. Codes that are smaller than the features of a pretrained one begin as their
+        principal components."""
+        orbits = config.observed
+        assert orbits.size_px is not None
+        channels = 3 if orbits.is_colour else 1
+        built = build_encoder(config.encoder, in_channels=channels, size_px=orbits.size_px)
+        network = self.network_ = without_transformer(built).to(self.device)
+        if not (isinstance(network, BackboneEncoder) and config.begins_frozen):
+            return
+        if network.code_size < network.code.in_features:
+            some = row_M[:: -(-len(row_M) // _MOST_FEATURES)]
+            features_NF = self._outputs(network.eval().features, images[some])
+            network.begin_with(*principal_components(features_NF, network.code_size))
+
     def _batches(
-        self, images: np.ndarray, orbit_N: np.ndarray, label_N: np.ndarray | None, seed: int
+        self,
+        config: Experiment,
+        images: np.ndarray,
+        row_M: np.ndarray,
+        orbit_M: Tensor,
+        label_N: np.ndarray | None,
+        seed: int,
     ) -> OrbitBatches:
-        """Batches of the images that have an orbit."""
-        has_orbit = orbit_N >= 0
-        if not has_orbit.any():
-            raise ValueError("no image has an orbit: all are -1")
-        levels = self._prepared(images)[torch.from_numpy(has_orbit)].mul(255).round().byte()
-        orbit = torch.from_numpy(np.unique(orbit_N[has_orbit], return_inverse=True)[1]).long()
-        label_O = None if label_N is None else _of_orbits(label_N[has_orbit], orbit)
-        targets = choose_targets("medoid", levels, orbit)
-        observed = ObservedOrbits(levels, orbit, targets, label_O, device=self.device)
+        """Batches of these rows, of which each has an orbit."""
+        levels = torch.cat(
+            [self._prepared(images[few]).mul(255).round().byte() for few in _batches(row_M)]
+        )
+        label_O = None if label_N is None else _of_orbits(label_N[row_M], orbit_M)
+        targets = choose_targets("medoid", levels, orbit_M)
         return OrbitBatches(
-            observed,
-            orbits_per_batch=min(self.orbits_per_batch, len(observed)),
-            members_per_batch=min(self.members_per_batch, int(orbit.bincount().max())),
+            ObservedOrbits(levels, orbit_M, targets, label_O, device=self.device),
+            orbits_per_batch=config.orbits.orbits_per_batch,
+            members_per_batch=config.orbits.members_per_batch,
             augmentation=Augmentation.moderate(levels.shape[-1]) if self.augment else None,
             seed=seed,
         )
 
-    def _loss(self, method: Method, orbits: Any) -> nn.Module:
+    def _loss(self, config: Experiment, orbits: Any) -> nn.Module:
         """The objective of the method, with classes beside it where there are labels."""
-        names = {setting.name for setting in fields(method.settings)}
-        own = dict(self.loss_settings or {})
-        if "margin_fraction" in names and "margin" not in own:
-            own.setdefault("margin_fraction", _MARGIN_FRACTION)
-        try:
-            with belonging(method=method.name):
-                settings: Any = from_dict(method.settings, own, "loss_settings.")
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
+        encoder = replace(config.encoder, code_size=self.network_.code_size)
         labels = orbits.labels_N
-        context = LossContext(
-            code_size=self.code_size,
-            num_orbits=len(orbits),
-            num_classes=0 if labels is None else int(labels.max()) + 1,
-            usual_distance=2.0 * self.code_size,
+        context = replace(config, encoder=encoder).loss_context(
+            num_orbits=len(orbits), num_classes=0 if labels is None else int(labels.max()) + 1
         )
-        return build_loss(settings, context, self.classify_weight if labels is not None else 0)
+        return build_loss(config.loss, context, config.classify_weight)
 
     def fit_transform(
         self, X: ArrayLike, orbits: Orbits = None, y: ArrayLike | None = None
@@ -247,6 +278,8 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             for batch in _batches(images):
                 inputs = self._prepared(batch).to(self.device)
                 upright = self.network_.rectify(inputs).clamp(0, 1)
+                if upright.shape[1] != channels:  # a network of colours has rectified a grey image
+                    upright = upright.mean(1, keepdim=True)
                 parts.append(F.interpolate(upright, (height, width), mode="bilinear").cpu())
         values = torch.cat(parts).permute(0, 2, 3, 1).numpy()
         values = values * (self.high_ - self.low_) + self.low_
@@ -310,19 +343,22 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """What the network sees: (N, C, S, S) in [0, 1]."""
         scaled = (images.astype(np.float64) - self.low_) / (self.high_ - self.low_)
         inputs = torch.from_numpy(scaled.clip(0, 1)).float().permute(0, 3, 1, 2)
-        multiple = 2 ** len(self.channels)
-        size = -(-max(inputs.shape[2:]) // multiple) * multiple
-        if inputs.shape[2:] == (size, size):
-            return inputs.contiguous()
-        return F.interpolate(inputs, (size, size), mode="bilinear")
+        size = self.network_.size_px, self.network_.size_px
+        if inputs.shape[2:] != size:
+            inputs = F.interpolate(inputs, size, mode="bilinear", antialias=True)
+        return inputs.expand(-1, self.network_.in_channels, -1, -1).contiguous()
 
     def _encode(self, images: np.ndarray) -> np.ndarray:
+        return self._outputs(self.network_.encode, images).numpy()
+
+    def _outputs(self, function: Callable[[Tensor], Tensor], images: np.ndarray) -> Tensor:
+        """What a function of the network's inputs gives, on the CPU."""
         with torch.inference_mode():
-            codes = [
-                self.network_.encode(self._prepared(batch).to(self.device)).cpu()
-                for batch in _batches(images)
+            parts = [
+                in_halves(function, self._prepared(few).to(self.device)).float().cpu()
+                for few in _batches(images)
             ]
-        return np.asarray(torch.cat(codes))
+        return torch.cat(parts)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -332,9 +368,9 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return tags
 
 
-def _batches(images: np.ndarray) -> Iterator[np.ndarray]:
-    for start in range(0, len(images), _ENCODE_BATCH):
-        yield images[start : start + _ENCODE_BATCH]
+def _batches(rows: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(rows), _ENCODE_BATCH):
+        yield rows[start : start + _ENCODE_BATCH]
 
 
 def _of_orbits(label_N: np.ndarray, orbit_N: Tensor) -> Tensor:
@@ -345,27 +381,6 @@ def _of_orbits(label_N: np.ndarray, orbit_N: Tensor) -> Tensor:
         raise ValueError(
             "images of one orbit have different labels; give them one, or -1"
         ) from None
-
-
-def _numbered(values: ArrayLike | None, count: int, name: str = "orbits") -> np.ndarray:
-    """A number for each image, -1 for those that have none: whose value is -1 or None."""
-    if values is None:
-        return np.arange(count)
-    own = np.asarray(values)
-    if own.shape != (count,):
-        raise ValueError(f"{name} have shape {own.shape} for {count} images; give one for each")
-    if own.dtype.kind == "f" and not np.isfinite(own).all():
-        raise ValueError(f"{name} contain NaN or infinity; give -1 for images that have none")
-    entries = own if own.dtype.kind in "iuf" else list(values)  # type: ignore[arg-type]
-    is_known = np.array([value is not None and not _is_minus_one(value) for value in entries], bool)
-    known = [value for value, has_value in zip(entries, is_known, strict=True) if has_value]
-    numbers = np.full(count, NO_ORBIT, np.int64)
-    numbers[is_known] = np.unique(np.asarray(known), return_inverse=True)[1]
-    return numbers
-
-
-def _is_minus_one(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and value == NO_ORBIT
 
 
 def _shape_of(features: int, image_shape: tuple[int, ...] | None) -> tuple[int, int, int]:
