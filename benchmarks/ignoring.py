@@ -1,4 +1,6 @@
-"""What `--ignore` does: AUC, top-1 and a probe of ignored factors, on people that were never tested before.
+"""What `--ignore` does: AUC, top-1 and a probe of ignored factors.
+
+It is measured on people who were not held out when it was developed.
 
     python benchmarks/ignoring.py --data FOLDER --device cuda --jobs N --out results/own-images/ignoring.jsonl
 

@@ -247,7 +247,7 @@ def work(jobs: Any, done: Any, score: Scored, device: str, until: float) -> None
     torch.set_num_threads(1)
     while time.time() < until:
         try:
-            job = jobs.get_nowait()
+            job = jobs.get(timeout=5)  # it may not be filled yet
         except queue.Empty:
             return
         try:

@@ -198,6 +198,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return array_images(
             array_method(self.method, can_compare=num_orbits > 1 and most > 1),
             orbits,
+            num_images=len(orbit_M),
             network=self.encoder,
             encoder={
                 "contrast": self.contrast,

@@ -45,7 +45,7 @@ def slow_sigmoid(codes, orbits, temperature, bias):
     return total / len(codes)
 
 
-def slow_multi_similarity(codes, orbits, near, far, middle, slack):
+def slow_multi_similarity(codes, orbits, alpha, beta, base, epsilon):
     total, one = 0.0, codes.new_ones(())
     for i, anchor in enumerate(codes):
         members, others = [], []
@@ -53,10 +53,10 @@ def slow_multi_similarity(codes, orbits, near, far, middle, slack):
             if i != j:
                 (members if orbits[i] == orbits[j] else others).append(cosine(anchor, code))
         if members and others:
-            pulled = [c for c in members if c - slack < max(others)]
-            pushed = [c for c in others if c + slack > min(members)]
-            total = total + sum(((-near * (c - middle)).exp() for c in pulled), one).log() / near
-            total = total + sum(((far * (c - middle)).exp() for c in pushed), one).log() / far
+            pulled = [c for c in members if c - epsilon < max(others)]
+            pushed = [c for c in others if c + epsilon > min(members)]
+            total = total + sum(((-alpha * (c - base)).exp() for c in pulled), one).log() / alpha
+            total = total + sum(((beta * (c - base)).exp() for c in pushed), one).log() / beta
     return total / len(codes)
 
 
@@ -104,9 +104,9 @@ def test_the_prototype_loss_equals_slow_loops(codes, rng):
     torch.testing.assert_close(ours, expected)
 
 
-@pytest.mark.parametrize("slack", [0.1, 0.8, -0.3])
-def test_the_multi_similarity_loss_equals_slow_loops(codes, slack):
-    numbers = {"near": 3.0, "far": 20.0, "middle": 0.4, "slack": slack}
+@pytest.mark.parametrize("epsilon", [0.1, 0.8, -0.3])
+def test_the_multi_similarity_loss_equals_slow_loops(codes, epsilon):
+    numbers = {"alpha": 3.0, "beta": 20.0, "base": 0.4, "epsilon": epsilon}
     ours = multi_similarity_loss(codes, ORBITS, **numbers)
     assert ours.dtype == torch.float64
     torch.testing.assert_close(ours, slow_multi_similarity(codes, ORBITS, **numbers))

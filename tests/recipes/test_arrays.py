@@ -43,6 +43,7 @@ def test_settings_are_those_of_train(composed, trained_network, method, is_pretr
     config = array_images(
         array_method(method, can_compare=True),
         trained.observed,
+        num_images=10_000,
         network=network,
         encoder=size,
         train={},
@@ -61,7 +62,7 @@ def test_settings_are_those_of_train(composed, trained_network, method, is_pretr
 
 def test_a_margin_of_ones_own_replaces_the_default_fraction(composed):
     orbits = composed("vgg").observed
-    parts = {"encoder": {}, "train": {}, "classify_weight": 0.0, "network": "vgg"}
+    parts = {"num_images": 9, "encoder": {}, "train": {}, "classify_weight": 0.0, "network": "vgg"}
     method = array_method("OJ", can_compare=True)
     plain = array_images(method, orbits, loss={}, **parts).loss
     own = array_images(method, orbits, loss={"margin": 3.0, "mining": "all"}, **parts).loss

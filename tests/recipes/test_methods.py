@@ -81,7 +81,7 @@ def test_later_methods_have_a_twin_with_the_decoder():
         plain, rectifying = METHODS[name], METHODS[f"{name}+R"]
         own, more = ({f.name for f in fields(method.settings)} for method in (plain, rectifying))
         assert more - own == {"rectify_weight", "shapes_codes"} and own <= more
-        assert rectifying.title == f"{plain.title} and rectify"
+        assert rectifying.title == f"{plain.title}, with a rectifying decoder"
         for family in ("affine-mnist", "faces"):
             assert rectifying.defaults[family] == plain.defaults[family]
         assert set(rectifying.defaults["own-images"]) - set(plain.defaults["own-images"]) == {

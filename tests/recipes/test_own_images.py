@@ -50,7 +50,7 @@ def test_images_change_in_training_if_asked_for(face_manifest):
     assert "images change" not in described_in_words(still)
     moderate = changed.observed.augmentation
     assert (moderate.affine.rotation_deg, moderate.affine.translation_px) == (10, 0.8)
-    assert f"images change in training: {moderate}" in described_in_words(changed)
+    assert f"augmentation: {moderate}" in described_in_words(changed)
     assert replace(changed.observed, affine=None, photometric=None) == still.observed
     large = changed.observed.showing(size_px=224, is_colour=True)
     assert large.augmentation.affine.translation_px == pytest.approx(11.2)

@@ -140,7 +140,7 @@ def train(
         protocol=protocol,
         measures=tuple(measures or ()),
         epochs=epochs,
-        has_time_limit=minutes is not None,
+        minutes=minutes,
         seed=seed,
         init=init,
         encoder=encoder,

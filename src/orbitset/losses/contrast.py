@@ -98,15 +98,16 @@ class CosineObjective(Objective, ABC):
         temperature = self.temperature()
         contrast, others = self.compare(codes, batch.orbits, temperature)
         terms = {"contrast": contrast, "temperature": temperature.detach(), **others}
-        for name, about in self.about_others.items():
-            contrast = contrast + others[name] if about.is_part else contrast
+        loss = contrast
+        for name in (name for name, about in self.about_others.items() if about.is_part):
+            loss = loss + others[name]
         if not self.rectify_weight:
-            return {"loss": contrast, **terms}
+            return {"loss": loss, **terms}
         if rectified is None:
             raise ValueError("the rectify term needs the rectified images; pass model(images)[1]")
         num_values = batch.canonical.shape[1:].numel()
         rectify = self.rectify_weight / num_values * reconstruction_loss(rectified, batch.canonical)
-        return {"loss": contrast + rectify, **terms, "rectify": rectify}
+        return {"loss": loss + rectify, **terms, "rectify": rectify}
 
 
 class InfoNCE(CosineObjective):
@@ -159,7 +160,7 @@ class HardInfoNCE(InfoNCE):
     """
 
     about_others = MappingProxyType(
-        {"hard_pairs": Term("no other image is nearly as near as those of an orbit")}
+        {"hard_pairs": Term("pairs that are hard to tell, times their weight; 0 when none is left")}
     )
 
     def __init__(

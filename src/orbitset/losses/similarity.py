@@ -100,18 +100,18 @@ def multi_similarity_loss(
     codes: Tensor,
     orbits: Tensor,
     *,
-    near: float = 2.0,
-    far: float = 50.0,
-    middle: float = 0.5,
-    slack: float = 0.1,
+    alpha: float = 2.0,
+    beta: float = 50.0,
+    base: float = 0.5,
+    epsilon: float = 0.1,
 ) -> Tensor:
     """Pairs of images that are hard to tell: a soft pull between members of an orbit, and a sharp push on the
     nearest others.   [Wang et al. 2019, eqs. 11 to 15]
 
-    For each i, with cosines c: log(1 + sum over its hard p of exp(-near (c_ip - middle))) / near, plus
-    log(1 + sum over its hard q of exp(far (c_iq - middle))) / far; then the mean over all i. A p of the same
-    orbit is hard if its cosine is less than `slack` above that of the nearest q of another orbit, and a q if
-    its cosine is less than `slack` below that of the farthest p.
+    For each i, with cosines c: log(1 + sum over its hard p of exp(-alpha (c_ip - base))) / alpha, plus
+    log(1 + sum over its hard q of exp(beta (c_iq - base))) / beta; then the mean over all i. A p of the same
+    orbit is hard if its cosine is less than `epsilon` above that of the nearest q of another orbit. A q is
+    hard if its cosine is less than `epsilon` below that of the farthest p.
 
     >>> codes = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
     >>> multi_similarity_loss(codes, torch.tensor([0, 0, 1])).item()
@@ -125,10 +125,10 @@ def multi_similarity_loss(
     is_member_NN = is_same_NN & ~_is_self(orbits, len(orbits))
     nearest_N1 = cosines_NN.masked_fill(is_same_NN, -torch.inf).amax(1, keepdim=True)
     farthest_N1 = cosines_NN.masked_fill(~is_member_NN, torch.inf).amin(1, keepdim=True)
-    is_pulled_NN = is_member_NN & (cosines_NN - slack < nearest_N1)
-    is_pushed_NN = ~is_same_NN & (cosines_NN + slack > farthest_N1)
-    pull_N = _soft_sum(-near * (cosines_NN - middle), is_pulled_NN) / near
-    push_N = _soft_sum(far * (cosines_NN - middle), is_pushed_NN) / far
+    is_pulled_NN = is_member_NN & (cosines_NN - epsilon < nearest_N1)
+    is_pushed_NN = ~is_same_NN & (cosines_NN + epsilon > farthest_N1)
+    pull_N = _soft_sum(-alpha * (cosines_NN - base), is_pulled_NN) / alpha
+    push_N = _soft_sum(beta * (cosines_NN - base), is_pushed_NN) / beta
     return (pull_N + push_N).mean() + _nan_if_any(codes)
 
 

@@ -18,7 +18,7 @@ from orbitset.recipes.methods import METHODS, Method
 from orbitset.recipes.outside_loss import method_named, method_of
 from orbitset.recipes.own_images import DEFAULT_METHOD
 from orbitset.recipes.pretrained import with_network
-from orbitset.recipes.short import with_spread_codes
+from orbitset.recipes.short import few_images, with_spread_codes
 from orbitset.recipes.unused import belonging
 from orbitset.training.fit import TrainConfig
 
@@ -57,6 +57,7 @@ def array_images(
     method: Method,
     orbits: ObservedConfig,
     *,
+    num_images: int,
     network: str,
     encoder: Mapping[str, Any],
     train: Mapping[str, Any],
@@ -93,7 +94,7 @@ def array_images(
         loss=_with_own(config.loss, loss, method),
         train=replace(config.train, **train),
     )
-    return with_spread_codes(config)[0]
+    return with_spread_codes(config, few_images(config.train.epochs * num_images))[0]
 
 
 def _with_own(defaults: Any, own: Mapping[str, Any], method: Method) -> Any:

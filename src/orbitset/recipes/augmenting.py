@@ -1,9 +1,9 @@
 """Whether training images are augmented, where the user does not say.
 
-A pretrained network gains nothing by it, nor does a training that shows every image a few times. For others
-the images themselves tell. Augmentation helps where changed images still show their thing, and harms where
-turning, zooming or recolouring makes one thing look like another: weights of type, kinds of apples. So a
-sample of the training images is changed half as much, and the nearest image of each is looked for.
+A pretrained network gains little by it, and a short training loses. For others the images themselves tell.
+Augmentation helps where changed images still show their thing, and harms where turning, zooming or
+recolouring makes one thing look like another: weights of type, kinds of apples. So a sample of the training
+images is changed half as much, and the nearest image of each is looked for.
 
 Shapes: N images of C x H x W.
 """
@@ -17,10 +17,9 @@ from torch import Tensor
 from orbitset.datasets.decode import load_images
 from orbitset.datasets.source import TableSource
 from orbitset.orbits.augmentation import Augmentation
-from orbitset.protocols.images import grouping
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.own_images import OrbitOptions
-from orbitset.recipes.short import why_short
+from orbitset.recipes.short import trained_table
 from orbitset.seeds import stream
 
 _SIZE_PX, _MOST_IMAGES = 32, 600
@@ -37,36 +36,30 @@ def leaves_augmentation_open(options: OrbitOptions, settings: Mapping[str, str])
 
 
 def with_augmentation(
-    source: TableSource, config: Experiment, *, has_time_limit: bool = False
+    source: TableSource, config: Experiment, short: str | None
 ) -> tuple[Experiment, str]:
-    """The experiment with augmentation if it gains by it, and why, in words."""
-    against = _against(config, has_time_limit=has_time_limit)
-    if against is not None:
-        return config, f"images do not change in training: {against} (--augment changes them)"
-    share = share_that_bears(source, config)
-    orbits = config.observed
-    alike = f"nearest to an image of their {orbits.label}"
-    words = f"{share:.0%} of sampled images, changed half as much, are {alike}"
-    if share < _ENOUGH:
-        return config, f"images do not change in training: only {words} (--augment changes them)"
-    assert orbits.size_px is not None
-    augmented = replace(config, orbits=orbits.augmented(orbits.size_px))
-    return augmented, f"why they change: {words} (--no-augment leaves them as they are)"
-
-
-def _against(config: Experiment, *, has_time_limit: bool) -> str | None:
-    """Why augmentation would not help, whatever the images are like."""
+    """The experiment with augmentation if it gains by it, and why, in words. `short` says why it counts as a
+    short training."""
     if config.begins_useful:
-        return "trained weights gain nothing by it"
-    short = why_short(config, has_time_limit=has_time_limit)
-    return None if short is None else f"{short} loses by it"
+        return config, "no augmentation: trained weights gain little by it (--augment turns it on)"
+    if short is not None:
+        return config, f"no augmentation: {short} it lowers accuracy (--augment turns it on)"
+    share = share_recognised(source, config)
+    words = (
+        f"{share:.0%} of sampled training images, changed half as much, stay nearest to an image of their "
+        f"{config.observed.label}; it takes {_ENOUGH:.0%}"
+    )
+    if share < _ENOUGH:
+        return config, f"no augmentation: only {words} (--augment turns it on)"
+    size_px = config.observed.size_px
+    assert size_px is not None
+    augmented = replace(config, orbits=config.observed.augmented(size_px))
+    return augmented, f"why augmentation: {words} (--no-augment turns it off)"
 
 
-def share_that_bears(source: TableSource, config: Experiment) -> float:
+def share_recognised(source: TableSource, config: Experiment) -> float:
     """The share of half-augmented training images whose nearest image has their label; of a sample."""
-    orbits, parts = config.observed, config.evaluation
-    table = source.cropped(grouping(orbits).usable(source.table(orbits.factors)), orbits.crops)
-    table = table.where(parts.split_by, parts.train)
+    orbits, table = config.observed, trained_table(source, config)
     order = torch.randperm(len(table), generator=stream("images to augment"))
     images, _ = load_images(
         table.at(sorted(order[:_MOST_IMAGES].tolist())),

@@ -52,7 +52,7 @@ from orbitset.recipes.own_images import (
 )
 from orbitset.recipes.pretrained import begins_pretrained, with_network
 from orbitset.recipes.request import Request
-from orbitset.recipes.short import with_spread_codes
+from orbitset.recipes.short import why_short, with_spread_codes
 from orbitset.run_folder import Run
 
 RECIPES = {"affine-mnist": affine_mnist, "affine-digits": affine_digits}
@@ -69,7 +69,7 @@ class Composed:
     why_augmented: str | None = None
     """Why its images are augmented or not, if the user did not say"""
     why_spread: str | None = None
-    """Why its codes are seen from their mean, if its length chose that"""
+    """Why its codes are centred, if its length chose that"""
     most_orbits: int | None = None
     """How many orbits a batch can have, where that is known"""
 
@@ -154,14 +154,15 @@ def _suited_to_length(
     composed: Composed, request: Request, settings: Mapping[str, str]
 ) -> Composed:
     """The same with what the length of a training on grouped images decides, unless the user does."""
-    if composed.source is None or not isinstance(composed.source.source, TableSource):
+    source = None if composed.source is None else composed.source.source
+    if not isinstance(source, TableSource):
         return composed
-    config, limit, why_spread, why_augmented = composed.config, request.has_time_limit, None, None
-    if request.method is None and "encoder.code_norm" not in settings:
-        config, why_spread = with_spread_codes(config, has_time_limit=limit)
+    config, why_spread, why_augmented = composed.config, None, None
+    short = why_short(source, config, request.minutes)
+    if "encoder.code_norm" not in settings:
+        config, why_spread = with_spread_codes(config, short)
     if leaves_augmentation_open(request.observed, settings):
-        source = composed.source.source
-        config, why_augmented = with_augmentation(source, config, has_time_limit=limit)
+        config, why_augmented = with_augmentation(source, config, short)
     return replace(composed, config=config, why_spread=why_spread, why_augmented=why_augmented)
 
 

@@ -51,7 +51,7 @@ def described_orbits(config: Experiment, *, is_folder: bool = False) -> str:
         *([f"codes ignore {', '.join(orbits.ignore)}"] if orbits.ignore else []),
         f"{size}, {'colour' if orbits.is_colour else 'grey'}; batches of {orbits.orbits_per_batch} orbits x "
         f"{orbits.members_per_batch} members{alike}; {described_length(config)}",
-        *([f"images change in training: {orbits.augmentation}"] if orbits.augmentation else []),
+        *([f"augmentation: {orbits.augmentation}"] if orbits.augmentation else []),
     ]
     return "\n".join(lines)
 

@@ -25,7 +25,7 @@ def evaluated_often(config: Experiment, epochs: float) -> Experiment:
 def described_length(config: Experiment) -> str:
     """The length in words."""
     train = config.train
-    epochs = f"{train.epochs:g} epoch{'s' * (train.epochs != 1)}"
+    epochs = f"{train.epochs:.3g} epoch{'s' * (train.epochs != 1)}"
     if train.patience is None:
         return epochs
     evaluations = count_of(train.patience, "evaluation")

@@ -128,7 +128,7 @@ def _of_cosines(
 
     return (
         method(name, title, partial(objective, rectify_weight=0, shapes_codes=True), colours[0]),
-        method(f"{name}+R", f"{title} and rectify", objective, colours[1]),
+        method(f"{name}+R", f"{title}, with a rectifying decoder", objective, colours[1]),
     )
 
 
@@ -226,7 +226,7 @@ METHODS: dict[str, Method] = {
         *_of_cosines("IN", "InfoNCE", InfoNCE, ("#7b3fa0", "#b98bd6"), compares_images=True),
         *_of_cosines(
             "IM",
-            "InfoNCE and hard pairs",
+            "InfoNCE + multi-similarity",
             HardInfoNCE,
             ("#3d4f9f", "#98a4d9"),
             compares_images=True,

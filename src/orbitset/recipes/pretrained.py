@@ -27,7 +27,7 @@ _FINE_TUNING = {
     "train.clip_norm": "1",
     "train.average": "0.99",
 }
-_LOSS = {"margin_fraction": "0.15", "scale": "own-dimension", "hard_weight": "1"}
+_FINE_TUNING_LOSS = {"margin_fraction": "0.15", "scale": "own-dimension", "hard_weight": "1"}
 """Settings of those losses that have them"""
 
 
@@ -48,8 +48,6 @@ def with_network(
     Recipes of the paper (not `is_own`) keep their images and their training.
     """
     values = {"encoder.backbone": name}
-    if name == PAPERS:
-        return config, values
     if not begins_pretrained(name, settings):
         return config, values
     stated = look_at(name)
@@ -58,7 +56,7 @@ def with_network(
         return config, values
     values |= _FINE_TUNING
     of_loss = {field.name for field in fields(config.loss)}
-    values |= {f"loss.{name}": text for name, text in _LOSS.items() if name in of_loss}
+    values |= {f"loss.{name}": text for name, text in _FINE_TUNING_LOSS.items() if name in of_loss}
     if stated.size_px is not None:
         orbits = config.orbits.showing(size_px=stated.size_px, is_colour=True)
         config = replace(config, orbits=orbits)

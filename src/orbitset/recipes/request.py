@@ -29,8 +29,8 @@ class Request:
     protocol: str | None = None
     measures: tuple[str, ...] = ()
     epochs: float | None = None
-    has_time_limit: bool = False
-    """Whether the training may be shortened"""
+    minutes: float | None = None
+    """The time limit of the training"""
     seed: int | None = None
     init: Path | None = None
     """A model to begin with, whose network and size of images are taken"""

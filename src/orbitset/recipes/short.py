@@ -2,32 +2,45 @@
 
 from dataclasses import replace
 
+from orbitset.datasets.source import TableSource
+from orbitset.datasets.table import ImageTable
+from orbitset.protocols.images import grouping
 from orbitset.recipes.experiment import Experiment
+from orbitset.recipes.own_images import DEFAULT_METHOD
 
-ENOUGH_EPOCHS = 10.0
-"""Between the lengths at which development sets lose by augmentation, at most 7.4 epochs, and gain, at least
-14.5; the norm of codes was measured at the same lengths (docs/log.md)"""
-
-
-def why_short(config: Experiment, *, has_time_limit: bool) -> str | None:
-    """In words, why a training may show every image a few times only. A time limit may make any short."""
-    if has_time_limit:
-        return "a training with a time limit, which may be short,"
-    epochs = config.train.epochs
-    unit = "epoch" if epochs == 1 else "epochs"
-    return f"a training of {epochs:.3g} {unit}" if epochs < ENOUGH_EPOCHS else None
+_ENOUGH_IMAGES = 20_000
+"""Between the lengths that were measured, 6,000 and 60,000 images shown (docs/log.md)"""
+_ENOUGH_MINUTES = 10.0
+"""A time limit shorter than that may leave fewer"""
 
 
-def with_spread_codes(
-    config: Experiment, *, has_time_limit: bool = False
-) -> tuple[Experiment, str | None]:
+def trained_table(source: TableSource, config: Experiment) -> ImageTable:
+    """The images that are trained on."""
+    orbits, parts = config.observed, config.evaluation
+    table = source.cropped(grouping(orbits).usable(source.table(orbits.factors)), orbits.crops)
+    return table.where(parts.split_by, parts.train)
+
+
+def why_short(source: TableSource, config: Experiment, minutes: float | None) -> str | None:
+    """In words, why a training counts as short; None for a long one. `minutes` is its time limit."""
+    if minutes is not None and minutes < _ENOUGH_MINUTES:
+        return f"with a limit of {minutes:g} minutes"
+    return few_images(config.train.epochs * len(trained_table(source, config)))
+
+
+def few_images(shown: float) -> str | None:
+    """In words, that so many images shown are few; None if they are not."""
+    return f"with only {shown:,.0f} images shown" if shown < _ENOUGH_IMAGES else None
+
+
+def with_spread_codes(config: Experiment, short: str | None) -> tuple[Experiment, str | None]:
     """The experiment with codes that are spread over all directions from its first step, if it is short and
-    begins with random weights, and why, in words."""
-    short = why_short(config, has_time_limit=has_time_limit)
-    if short is None or config.begins_useful or config.encoder.code_norm != "unit":
+    begins with random weights, and why, in words. This was measured with the default method alone."""
+    is_default = config.method == DEFAULT_METHOD and config.encoder.code_norm == "unit"
+    if short is None or config.begins_useful or not is_default:
         return config, None
     spread = replace(config, encoder=replace(config.encoder, code_norm="sphere"))
     return spread, (
-        f"codes are seen from their mean: they begin in nearly one direction, and {short} has no time to "
-        "spread them (--set encoder.code_norm=unit leaves them)"
+        f"codes are centred before they are normalised (sphere): {short} they would stay nearly alike "
+        "(--set encoder.code_norm=unit leaves them)"
     )

@@ -34,6 +34,7 @@ BASELINES = {"pixels": 0, "untrained": 1, "begun with": 1, "frozen": 1}
 """In the order they are shown, before the methods"""
 _FOR_NOTHING = {
     "pixels": "raw pixels are",
+    "untrained": "the untrained network is",
     "frozen": "the frozen network is",
     "begun with": "the model it began with is",
 }
