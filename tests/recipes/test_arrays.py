@@ -43,7 +43,7 @@ def test_settings_are_those_of_train(composed, trained_network, method, is_pretr
     config = array_images(
         array_method(method, can_compare=True),
         trained.observed,
-        num_images=10_000,
+        num_images=9,
         network=network,
         encoder=size,
         train={},
