@@ -112,10 +112,10 @@ class Pixels(nn.Module):
 
     def __init__(self, is_pretrained):
         super().__init__()
-        self.mix = nn.Parameter(torch.eye(108) + torch.arange(108).remainder(7) / 70)
+        self.mix = nn.Parameter(torch.eye(108))
 
     def forward(self, images):
-        return images.flatten(1) @ self.mix
+        return (images - 0.5).flatten(1) @ self.mix
 """
 
 
@@ -140,12 +140,22 @@ def test_a_pretrained_network_begins_with_its_features(patterns, pixels_network,
     features = F.normalize(frozen.network_.backbone(inputs).detach(), dim=1)
     assert np.allclose(frozen.codes_, features, atol=1e-5)
     assert np.array_equal(frozen.transform(given), frozen.codes_)
-    assert frozen.rectify(given).shape == given.shape
+    upright = frozen.network_.rectify(inputs).detach().clamp(0, 1)
+    upright = F.interpolate(upright, (8, 8), mode="bilinear").permute(0, 2, 3, 1)
+    upright = upright.mean(3) if layout == "grey" else upright
+    assert np.allclose(frozen.rectify(given), upright, atol=1e-5)
     tuned = _encoder(**settings).fit(given, orbits)
-    assert 1e-4 < np.abs(tuned.codes_ - frozen.codes_).max() < 0.5
+    assert np.abs(tuned.codes_ - frozen.codes_).max() > 1e-4
+    moved = tuned.network_.backbone.mix - frozen.network_.backbone.mix
+    assert 1e-5 < moved.abs().max() < 5e-4  # the network's share of the learning rate is a tenth
+    thawed = pickle.loads(pickle.dumps(tuned))
+    assert np.array_equal(thawed.transform(given), tuned.codes_)
     few = _encoder(code_size=20, encoder=pixels_network, learning_rate=1e-12).fit(given, orbits)
     assert few.codes_.shape == (48, 20)
-    assert np.allclose(few.codes_ @ few.codes_.T, features @ features.T, atol=0.02)
+    cosines, of_features = few.codes_ @ few.codes_.T, (features @ features.T).numpy()
+    assert (
+        np.abs(cosines - of_features).max() < 0.1
+    )  # of the first 20 features they would not be so
 
 
 def test_images_of_no_orbit_are_not_learned_from(patterns):
