@@ -160,7 +160,12 @@ class HardInfoNCE(InfoNCE):
     """
 
     about_others = MappingProxyType(
-        {"hard_pairs": Term("pairs that are hard to tell, times their weight; 0 when none is left")}
+        {
+            "hard_pairs": Term(
+                "pairs that are hard to tell, times their weight; 0 when none is left",
+                when_silent="no pair of a batch is hard to tell any more; InfoNCE learns on alone",
+            )
+        }
     )
 
     def __init__(
