@@ -233,6 +233,12 @@ def test_it_is_a_step_of_a_pipeline(patterns):
         ({"members_per_batch": 1}, "members_per_batch is 1"),
         ({"encoder": "resnet18"}, "give vgg, timm:NAME"),
         ({"loss_settings": {"hard_weight": 0.0}}, "loss.hard_weight is 0.0"),
+        ({"loss_settings": 3}, "loss_settings is 3; give values by name"),
+        ({"code_size": 2.5}, "code_size is 2.5; give a whole number"),
+        ({"epochs": "x"}, "epochs is 'x'; give a number"),
+        ({"channels": 5}, "channels is 5; give a list"),
+        ({"orbits_per_batch": 2.5}, "orbits_per_batch is 2.5; give a whole number"),
+        ({"device": "nope"}, "device 'nope' cannot be used here"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(patterns, settings, message):
@@ -241,11 +247,21 @@ def test_settings_that_make_no_sense_are_named(patterns, settings, message):
         _encoder(**settings).fit(images.reshape(48, -1), orbits)
 
 
+def test_settings_may_be_of_numpys_types(patterns):
+    settings = {"code_size": np.int64(4), "channels": np.array([4]), "epochs": np.float32(1)}
+    assert _encoder(**settings).fit_transform(*patterns).shape == (48, 4)
+
+
 def test_what_cannot_be_images_is_refused(patterns):
     images, orbits = patterns
     encoder = _encoder().fit(images, orbits)
     with pytest.raises(ValueError, match="the training images had"):
         encoder.transform(images[:, :4])
+    with pytest.raises(ValueError, match="from 0 to 255; the training images were from 0 to 1"):
+        encoder.transform((images * 255).astype(np.uint8))
+    of_bytes = _encoder().fit((images * 255).astype(np.uint8), orbits)
+    with pytest.raises(ValueError, match="from 0 to 1; the training images were from 0 to 255"):
+        of_bytes.rectify(images)
     with pytest.raises(ValueError, match="give \\(N, H, W\\)"):
         _encoder().fit(np.zeros((4, 8, 8, 2)), [0, 0, 1, 1])
     with pytest.raises(ValueError, match="orbits have shape"):
@@ -299,6 +315,8 @@ def test_codes_ignore_a_factor(patterns):
     plain = _encoder(code_size=8).fit(images, *own)
     encoder = _encoder(code_size=8).fit(images, *own, ignore=light)
     assert np.array_equal(encoder.codes_, encoder.transform(images))
+    again = _encoder(code_size=8).fit_transform(images, *own, ignore=light)
+    assert np.array_equal(again, encoder.codes_)
     differences = [
         np.linalg.norm(codes[light == 0].mean(0) - codes[light == 1].mean(0))
         for codes in (encoder.codes_, plain.codes_)

@@ -33,7 +33,8 @@ from orbitset.orbits.observed import (
     choose_targets,
     classes_of_orbits,
 )
-from orbitset.recipes.arrays import CHANNELS, array_images, array_method
+from orbitset.precision import check_device
+from orbitset.recipes.arrays import CHANNELS, array_images, array_method, shape_of_rows
 from orbitset.recipes.experiment import Experiment
 from orbitset.recipes.losses import build_loss
 from orbitset.training.fit import fit as train
@@ -137,6 +138,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             raise ValueError(
                 "classify_weight is for labels beside orbits; give both, or a weight of 0"
             )
+        check_device(self.device)
         orbits = y if orbits is None else orbits
         images = self._checked(X, is_first=True)
         if callable(orbits):
@@ -185,7 +187,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         size_O = orbit_M.bincount()
         num_orbits, most = len(size_O), int(size_O.max())
         height, width, channels = self.image_shape_
-        step_px = 2 ** len(CHANNELS if self.channels is None else self.channels)
+        step_px = 2 ** np.size(CHANNELS if self.channels is None else self.channels)
         orbits = ObservedConfig(
             orbit=("orbit",),
             label="orbit",
@@ -203,7 +205,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             encoder={
                 "contrast": self.contrast,
                 "code_size": self.code_size,
-                "channels": None if self.channels is None else tuple(self.channels),
+                "channels": self.channels,
             },
             train={"epochs": self.epochs, "learning_rate": self.learning_rate},
             loss=self.loss_settings or {},
@@ -258,21 +260,26 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return build_loss(config.loss, context, config.classify_weight)
 
     def fit_transform(
-        self, X: ArrayLike, orbits: Orbits = None, y: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        orbits: Orbits = None,
+        y: ArrayLike | None = None,
+        *,
+        ignore: ArrayLike | None = None,
     ) -> np.ndarray:
         """Learn, and give the codes of the same images."""
-        codes: np.ndarray = self.fit(X, orbits, y).codes_
+        codes: np.ndarray = self.fit(X, orbits, y, ignore=ignore).codes_
         return codes
 
     def transform(self, X: ArrayLike) -> np.ndarray:
         """Codes, (N, D) float32."""
         check_is_fitted(self)
-        return self._encode(self._checked(X))
+        return self._encode(self._in_scale(self._checked(X)))
 
     def rectify(self, X: ArrayLike) -> np.ndarray:
         """Each image in its canonical pose, in the shape and scale of the input."""
         check_is_fitted(self)
-        images = self._checked(X)
+        images = self._in_scale(self._checked(X))
         height, width, channels = self.image_shape_
         parts = []
         with torch.inference_mode():
@@ -308,7 +315,7 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if not is_images:
             rows = validate_data(self, X, dtype="numeric", reset=is_first)
             if is_first:
-                self.image_shape_ = _shape_of(rows.shape[1], self.image_shape)
+                self.image_shape_ = shape_of_rows(rows.shape[1], self.image_shape)
             height, width, channels = self.image_shape_
             missing = height * width * channels - rows.shape[1]
             padded: np.ndarray = np.pad(rows, ((0, 0), (0, missing)))
@@ -339,6 +346,15 @@ class OrbitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.low_, self.high_ = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
         if self.high_ == self.low_:
             self.high_ = self.low_ + 1
+
+    def _in_scale(self, images: np.ndarray) -> np.ndarray:
+        """The images, unless their black and white are plainly others than those of the training images."""
+        most, known = images.max(), (self.low_, self.high_)
+        if images.dtype == np.uint8 and known == (0, 1) and most > 1:
+            raise ValueError("images are from 0 to 255; the training images were from 0 to 1")
+        if known == (0, 255) and 0 < most <= 1 and (images % 1).any():
+            raise ValueError("images are from 0 to 1; the training images were from 0 to 255")
+        return images
 
     def _prepared(self, images: np.ndarray) -> Tensor:
         """What the network sees: (N, C, S, S) in [0, 1]."""
@@ -382,15 +398,3 @@ def _of_orbits(label_N: np.ndarray, orbit_N: Tensor) -> Tensor:
         raise ValueError(
             "images of one orbit have different labels; give them one, or -1"
         ) from None
-
-
-def _shape_of(features: int, image_shape: tuple[int, ...] | None) -> tuple[int, int, int]:
-    """The image that a row of features is."""
-    if image_shape is None:
-        side = math.isqrt(features - 1) + 1
-        return side, side, 1
-    shape = (*image_shape, 1) if len(image_shape) == 2 else tuple(image_shape)
-    if len(shape) != 3 or math.prod(shape) != features:
-        raise ValueError(f"image_shape is {image_shape}, but rows have {features} features")
-    height, width, channels = shape
-    return height, width, channels

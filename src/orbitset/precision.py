@@ -1,4 +1,4 @@
-"""In which precision networks run, and float32 matrix products are taken on a GPU."""
+"""On which device and in which precision networks run, and float32 matrix products are taken on a GPU."""
 
 import functools
 from collections.abc import Iterator
@@ -8,9 +8,18 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from orbitset.errors import check_choice
+from orbitset.errors import ConfigError, check_choice
 
 Precision = Literal["auto", "float32", "bfloat16"]
+
+
+def check_device(name: Any) -> None:
+    """Refuse a device that torch does not know, or that this machine does not have."""
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used here: {reason}") from None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 
 import orbitset
-from orbitset.errors import RunError
+from orbitset.errors import ConfigError, RunError
 from orbitset.files import write_atomically
 from orbitset.models import folder as folders
 from orbitset.models import load_model_folder, save_model_folder
@@ -232,3 +232,8 @@ def test_weights_that_are_no_numbers_are_refused(build_model, tmp_path, value):
     save_model_folder(model, tmp_path / "model")
     with pytest.raises(RunError, match=f"has weights that are no numbers, in {name}"):
         load_model_folder(tmp_path / "model")
+
+
+def test_a_device_that_is_not_there_is_refused(model_folder):
+    with pytest.raises(ConfigError, match="device 'nope' cannot be used here"):
+        load_model_folder(model_folder, device="nope")

@@ -229,15 +229,13 @@ def interruptible(run: "Run") -> Iterator[None]:
 def find_device(name: str | None) -> str:
     import torch
 
+    from orbitset.precision import check_device
+
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ConfigError(f"--device is {name!r}; choose cpu, cuda or cuda:N")
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {name!r} cannot be used here: {reason}") from None
+    check_device(name)
     return name
 
 

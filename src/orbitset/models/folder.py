@@ -26,6 +26,7 @@ from orbitset.models.description import FORMAT, Description, identify
 from orbitset.models.known import KNOWN, known_bytes, read_known
 from orbitset.models.model import Model
 from orbitset.outside import check_trust
+from orbitset.precision import check_device
 
 DESCRIPTION, WEIGHTS, CARD = "model.json", "model.safetensors", "README.md"
 
@@ -77,6 +78,7 @@ def _described(description: Description) -> bytes:
 
 def load_model_folder(folder: Path | str, *, device: str = "cpu") -> Model:
     """The model in a folder, whether that holds it alone or is the run it came from."""
+    check_device(device)
     folder = Path(folder)
     description = read_description(folder)
     encoder = description.network.encoder

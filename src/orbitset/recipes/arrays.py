@@ -4,11 +4,14 @@ Nothing is held out, so the last weights are kept. What `train` decides by looki
 are augmented and by which network they are seen, is the caller's to say.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orbitset.config import from_dict, with_settings
+import numpy as np
+
+from orbitset.config import from_dict, to_dict, with_settings
 from orbitset.encoders import EncoderConfig
 from orbitset.errors import ConfigError
 from orbitset.orbits.observed import ObservedConfig
@@ -67,10 +70,10 @@ def array_images(
     """The training of a network of that name on such orbits; if it is pretrained, it is fine-tuned.
 
     Settings of the encoder, the training and the loss replace the defaults of the method and the network,
-    those of the first two if they are not None.
+    those of the first two if they are not None; these may be of NumPy's types.
     """
     encoder, train = (
-        {name: value for name, value in given.items() if value is not None}
+        {name: np.asarray(value).tolist() for name, value in given.items() if value is not None}
         for given in (encoder, train)
     )
     config = Experiment(
@@ -90,15 +93,30 @@ def array_images(
     config = with_settings(config, settings)
     config = replace(
         config,
-        encoder=replace(config.encoder, **encoder),
+        orbits=from_dict(ObservedConfig, to_dict(config.orbits), "orbits."),
+        encoder=from_dict(EncoderConfig, to_dict(config.encoder) | encoder, "encoder."),
         loss=_with_own(config.loss, loss, method),
-        train=replace(config.train, **train),
+        train=from_dict(TrainConfig, to_dict(config.train) | train, "train."),
     )
     return with_spread_codes(config, few_images(config.train.epochs * num_images))[0]
 
 
+def shape_of_rows(features: int, image_shape: tuple[int, ...] | None) -> tuple[int, int, int]:
+    """The image that a row of features is."""
+    if image_shape is None:
+        side = math.isqrt(features - 1) + 1
+        return side, side, 1
+    shape = (*image_shape, 1) if len(image_shape) == 2 else tuple(image_shape)
+    if len(shape) != 3 or math.prod(shape) != features:
+        raise ValueError(f"image_shape is {image_shape}, but rows have {features} features")
+    height, width, channels = shape
+    return height, width, channels
+
+
 def _with_own(defaults: Any, own: Mapping[str, Any], method: Method) -> Any:
     """The settings of the loss, of which the user's replace the defaults."""
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"loss_settings is {own!r}; give values by name")
     with belonging(method=method.name):
         checked = from_dict(method.settings, own, "loss_settings.")
     names = {*own, "margin_fraction"} if "margin" in own else own  # each replaces the other
