@@ -54,6 +54,16 @@ def test_terms_far_apart_are_named_with_what_the_training_amounts_to():
     assert not judge(_stretches(near, near), tenth=20, about=OJ)
 
 
+def test_a_training_amounts_to_one_term_only_if_all_others_are_small():
+    terms = {"loss": 301.01, "discriminate": 0.01, "rectify": 200.0, "more": 101.0}
+    about = OJ | {"more": Term("another")}
+    said = judge(_stretches(terms, terms), tenth=20, about=about)["unbalanced"]
+    assert "rectify is 20,000 times discriminate" in said
+    assert "discriminate hardly counts" in said and "trains as" not in said
+    alone = terms | {"loss": 201.01, "more": 1.0}
+    assert "trains as OE" in judge(_stretches(alone, alone), tenth=20, about=about)["unbalanced"]
+
+
 def test_a_silent_term_is_not_out_of_balance_too():
     terms = {"loss": 2.0, "discriminate": 0.0, "rectify": 2.0}
     assert set(judge(_stretches(terms), tenth=10, about=OJ)) == {"silent discriminate"}

@@ -175,11 +175,13 @@ def _unbalanced(
     }
     if len(sizes) < 2 or not all(sizes.values()):
         return None
-    small, large = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+    ordered = sorted(sizes, key=sizes.__getitem__)
+    small, second, large = ordered[0], ordered[-2], ordered[-1]
     ratio = sizes[large] / sizes[small]
     if ratio <= _MOST_APART:
         return None
-    alone = _term(about, large).alone
+    is_alone = sizes[large] > _MOST_APART * sizes[second]
+    alone = _term(about, large).alone if is_alone else None
     meaning = f"this trains as {alone}" if alone else f"{small} hardly counts"
     balance = _term(about, large).to_balance or "change their weights"
     return (
