@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, ImageOps, features
 
 from orbitset.datasets.pictures import ImageForm, Shares, decoded, large_images, size_of
+from orbitset.errors import ConfigError
 
 GREY, COLOUR = ImageForm(16), ImageForm(16, is_colour=True)
 
@@ -228,6 +229,9 @@ def test_the_limit_of_pixels_can_be_set(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("ORBITSET_MAX_PIXELS", "400")
     assert GREY.read(tmp_path / "a.png").shape == (1, 16, 16)
+    monkeypatch.setenv("ORBITSET_MAX_PIXELS", "many")
+    with pytest.raises(ConfigError, match="ORBITSET_MAX_PIXELS is 'many'; give a number above 0"):
+        GREY.read(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("edge", [30_000, 1e300])

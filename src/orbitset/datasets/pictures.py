@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from orbitset.errors import ConfigError
 from orbitset.limits import BYTES_PER_PIXEL, PIXELS, decoding
 
 
@@ -222,7 +223,12 @@ def upright(image: Image.Image) -> Image.Image | str:
 
 
 def why_unreadable(error: Exception) -> str:
-    """What an error says of a file: damaged ones raise whatever their reader stumbles over."""
+    """What an error says of a file: damaged ones raise whatever their reader stumbles over.
+
+    An error of a setting, such as a limit that is no number, is not the file's, and is raised again.
+    """
+    if isinstance(error, ConfigError):
+        raise error
     if isinstance(error, _TOO_LARGE):
         return f"is too large to be read: {error}"
     if isinstance(error, UnidentifiedImageError):
