@@ -78,8 +78,8 @@ def _scores(trained: Trained) -> str:
     for name in trained.scores:
         cells = (f"{scores[name]:.3f}" if name in scores else "" for scores in columns.values())
         card += f"| {trained.measures.get(name, name)} | {' | '.join(cells)} |\n"
-    if trained.kept is not None:
-        card += f"\n{trained.kept[0].upper()}{trained.kept[1:]}.\n"
+    if trained.kept_codes is not None:
+        card += f"\n{trained.kept_codes[0].upper()}{trained.kept_codes[1:]}.\n"
     return card
 
 

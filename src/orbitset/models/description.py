@@ -142,7 +142,7 @@ class Trained:
     """Its scores"""
     precision: str | None = None
     """In which the network ran for the scores, float32 or bfloat16; None where it is not known"""
-    kept: str | None = None
+    kept_codes: str | None = None
     """Which codes are kept, in words, if they are those before training or of its first half"""
 
 

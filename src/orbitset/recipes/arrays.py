@@ -1,7 +1,7 @@
 """A training on arrays of grouped images, with what `orbitset train` chooses for grouped images.
 
-Nothing is held out, so the last weights are kept. What `train` decides by looking at images, whether they
-are augmented and by which network they are seen, is the caller's to say.
+Nothing is held out, so the last weights are kept. `train` looks at images to decide whether they are
+augmented and which network sees them; here the caller says both.
 """
 
 import math
@@ -21,7 +21,7 @@ from orbitset.recipes.methods import METHODS, Method
 from orbitset.recipes.outside_loss import method_named, method_of
 from orbitset.recipes.own_images import DEFAULT_METHOD
 from orbitset.recipes.pretrained import with_network
-from orbitset.recipes.short import few_images, with_spread_codes
+from orbitset.recipes.short import why_few, with_spread_codes
 from orbitset.recipes.unused import belonging
 from orbitset.training.fit import TrainConfig
 
@@ -42,18 +42,18 @@ def array_method(method: str | Callable[..., Any] | None, *, can_compare: bool) 
     if not isinstance(method, str):
         name = f"{getattr(method, '__module__', '')}:{getattr(method, '__name__', '')}"
         return method_of(name if is_name(name) else "given:loss", method)
-    found = method_named(method)
-    if found.needs_labels or found.has_transformer:
+    named = method_named(method)
+    if named.needs_labels or named.has_transformer:
         known = ", ".join(name for name, row in METHODS.items() if not row.needs_labels)
         raise ConfigError(
             f"method is {method!r}; choose {known} or a loss of your own (for labels give them as orbits)"
         )
-    if not can_compare and (found.compares_members or found.compares_orbits):
+    if not can_compare and (named.compares_members or named.compares_orbits):
         raise ConfigError(
-            f"{found.name} compares images within orbits and between them; give two orbits or more, one of "
+            f"{named.name} compares images within orbits and between them; give two orbits or more, one of "
             "them with two images, or single images with augment=True, or choose OE"
         )
-    return found
+    return named
 
 
 def array_images(
@@ -98,7 +98,7 @@ def array_images(
         loss=_with_own(config.loss, loss, method),
         train=from_dict(TrainConfig, to_dict(config.train) | train, "train."),
     )
-    return with_spread_codes(config, few_images(config.train.epochs * num_images))[0]
+    return with_spread_codes(config, why_few(config.train.epochs * num_images))[0]
 
 
 def shape_of_rows(features: int, image_shape: tuple[int, ...] | None) -> tuple[int, int, int]:

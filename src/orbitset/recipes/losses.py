@@ -35,7 +35,7 @@ class LossContext:
     """The mean squared distance of two random codes; None if the codes have no norm"""
 
 
-class _Unnamed:
+class _Common:
     """What settings have that are no fields of a loss."""
 
     shapes_codes: bool = True
@@ -43,12 +43,12 @@ class _Unnamed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossSettings(_Unnamed):
+class LossSettings(_Common):
     """The settings of a loss."""
 
     def build(self, context: LossContext) -> Objective:
-        """The objective with these settings."""
-        raise NotImplementedError
+        """The objective with these settings; an error while their loss, from outside, is not imported."""
+        raise ConfigError("these settings are of a loss that has not been imported")
 
 
 _CONTEXT = tuple(field.name for field in fields(LossContext))

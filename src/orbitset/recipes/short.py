@@ -25,12 +25,12 @@ def why_short(source: TableSource, config: Experiment, minutes: float | None) ->
     """In words, why a training counts as short; None for a long one. `minutes` is its time limit."""
     if minutes is not None and minutes < _ENOUGH_MINUTES:
         return f"with a limit of {minutes:g} minutes"
-    return few_images(config.train.epochs * len(trained_table(source, config)))
+    return why_few(config.train.epochs * len(trained_table(source, config)))
 
 
-def few_images(shown: float) -> str | None:
+def why_few(num_images: float) -> str | None:
     """In words, that so many images shown are few; None if they are not."""
-    return f"with only {shown:,.0f} images shown" if shown < _ENOUGH_IMAGES else None
+    return f"with only {num_images:,.0f} images shown" if num_images < _ENOUGH_IMAGES else None
 
 
 def with_spread_codes(config: Experiment, short: str | None) -> tuple[Experiment, str | None]:

@@ -31,7 +31,7 @@ def describe_model(
     rows: list[Row],
     *,
     num_images: int,
-    kept: str | None = None,
+    kept_codes: str | None = None,
 ) -> None:
     """Write model.json, model-card.md and what the model knows beside the weights, which were trained on so
     many images. `kept` says what was kept instead, if that is so."""
@@ -65,7 +65,7 @@ def describe_model(
             start=config.start if config.begins_useful else None,
             start_scores=_means(rows, config.start, measures) if config.begins_useful else {},
             precision=precision_of(config, model),
-            kept=kept,
+            kept_codes=kept_codes,
         ),
         calibration=_calibrated(protocol, model),
     )

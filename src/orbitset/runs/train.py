@@ -215,7 +215,7 @@ def _finish(
     if config.keeps_weights:
         num_images = records[-1]["images"]
         describe_model(
-            config, images, judge.protocol, run, model, rows, num_images=num_images, kept=kept
+            config, images, judge.protocol, run, model, rows, num_images=num_images, kept_codes=kept
         )
     results: dict[str, Any] = {
         "rows": [row.to_json() for row in rows],
