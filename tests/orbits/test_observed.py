@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orbitset.errors import ConfigError, DataError
@@ -119,12 +119,14 @@ def test_positions_count_images():
     sizes=st.lists(st.integers(1, 9), min_size=2, max_size=7).filter(lambda s: max(s) > 1),
     tenths=st.integers(0, 60),
 )
+@example(sizes=[1, 6, 9, 9], tenths=44)
 def test_an_epoch_shows_as_many_images_as_there_are(weighting, sizes, tenths):
     batches = batches_of(some_orbits(tuple(sizes))[0], weighting=weighting)
     position, largest = batches.position_at(tenths / 10), 0
     for index in range(position):
         largest = max(largest, len(batches.batch(index).images))
-    assert 0 <= batches.images_before(position) - tenths / 10 * sum(sizes) < max(largest, 1)
+    beyond = 10 * batches.images_before(position) - tenths * sum(sizes)  # tenths, which are exact
+    assert 0 <= beyond < 10 * max(largest, 1)
     batches.position = position
     assert batches.epoch == pytest.approx(batches.images_before(position) / sum(sizes))
 
